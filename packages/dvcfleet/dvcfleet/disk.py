@@ -1,7 +1,4 @@
-"""Files on disk: durable writes, reading of files that may be damaged, and paths relative to a root.
-
-SQLite may notice only during use that a database is damaged, so that is checked first.
-"""
+"""Files on disk: durable writes, reading of files that may be damaged, and paths relative to a root."""
 
 import ctypes
 import fcntl
@@ -48,10 +45,7 @@ def file_state(path: str | Path) -> tuple[int, int, int] | None:
 
 
 def sync_file_systems(folders: Iterable[str | Path]) -> None:
-    """Wait until everything written to these folders' file systems is on disk; raise OSError if it failed.
-
-    For a missing folder, its nearest existing parent counts.
-    """
+    """Put the file systems of these folders, or of their nearest existing parents, on disk; may raise OSError."""
     devices: dict[int, Path] = {}
     for folder in folders:
         there = next(path for path in (Path(folder), *Path(folder).parents) if path.is_dir())

@@ -103,10 +103,7 @@ class RunLoop:
         return self.endings
 
     def _next_outcome(self) -> Outcome | None:
-        """Wait for a job to end; meanwhile write all entries to dvc.lock and release DVC's lock.
-
-        While outputs are being stored, wait only briefly, and return None if no job has ended.
-        """
+        """Wait for a job to end, with DVC's lock released; only briefly, perhaps for None, while outputs are stored."""
         if not self.pool.given:
             wait([stored for _, stored in self._storing.values()], IDLE_S, FIRST_COMPLETED)
             return None

@@ -57,10 +57,7 @@ _given: dict[str, str] = {}
 
 
 def room_for(stages: int) -> int:
-    """Raise this process's limit for so many parallel stages; return how many it then allows.
-
-    Raises UserError if it does not allow a single one.
-    """
+    """Raise this process's limit for parallel stages; return how many it allows; raise UserError if not even one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = BESIDES + PER_STAGE * stages
     if soft == resource.RLIM_INFINITY or soft >= needed:

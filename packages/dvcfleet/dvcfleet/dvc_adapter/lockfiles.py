@@ -82,10 +82,7 @@ class LockFiles:
         self._note.settle()
 
     def recover(self) -> int:
-        """Write the entries that a killed run left in the journal to dvc.lock; return their number.
-
-        Entries for a dvc.lock that another process has changed since are left out: it may hold newer ones.
-        """
+        """Write a killed run's journal to those dvc.lock files that nobody has changed since; return how many."""
         entries = 0
         for line in self._journal_lines():
             path, name = line["path"], line["name"]
@@ -98,10 +95,7 @@ class LockFiles:
         return entries
 
     def record(self, stage: PipelineStage, entry: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Record a stage's entry and return it; its outputs are in the cache.
-
-        Raises a YAML error for an entry that cannot be written.
-        """
+        """Record and return a stage's entry, whose outputs are in the cache; raise a YAML error for an invalid one."""
         path, name = lock_file_of(stage), stage.name
         entry = entry or lock_entry_of(stage)
         self._lines[path, name] = lock_entry(name, entry)

@@ -1,10 +1,8 @@
-"""Whether objects in DVC's cache are whole: DVC itself trusts an object that has the right name.
+"""Whether objects in DVC's cache are whole, as DVC trusts an object of the right name; and pulls from the DVC remote.
 
 After a crash of the machine, an object may be empty or end too early. Its size says so, which dvc.lock has for a file,
 and for all files of a folder together. An object whose size is right may still hold other bytes: those that were
 written shortly before the crash are removed by `dvcfleet.crash_recovery`.
-
-Pull from the DVC remote what `dvc repro --pull` would: the run cache, and the data that a stage lacks.
 """
 
 import hashlib

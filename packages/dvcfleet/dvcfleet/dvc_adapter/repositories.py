@@ -39,10 +39,7 @@ _OF_FILES = (
 
 
 def with_cause(error: BaseException) -> str:
-    """Return an error's message on one line; for an unreadable file also the line, and what is wrong there.
-
-    DVC's command line prints these below the message.
-    """
+    """Return an error's message on one line; for an unreadable file also where, which DVC prints on further lines."""
     text, cause = in_one_line(error), error.__cause__
     if is_a(error, _INVALID):
         return f"{text} ({some(list(_invalid(error)))})"
@@ -101,10 +98,7 @@ _DATABASES = ("links/cache.db", "hashes/local/cache.db")
 
 @contextmanager
 def whole_databases() -> Iterator[None]:
-    """In the block, have DVC open its databases on first use, and remove damaged ones before.
-
-    Opening both takes longer than the rest of a command that uses neither.
-    """
+    """Have DVC open its databases on first use in the block, since that takes long, and remove damaged ones before."""
     from dvc_data.hashfile import state
 
     opened, opening = state.State, RLock()
@@ -156,10 +150,7 @@ def _remove_damaged(folder: Path) -> None:
 
 @lru_cache(maxsize=1)
 def tracked_files(repo: Repo) -> tuple[str, ...]:
-    """Return the files that git tracked when the opened repository was first asked.
-
-    Without a git program, or if it fails, git's index is read as DVC reads it.
-    """
+    """Return the files that git tracked when first asked; if git fails, by its index as DVC reads it."""
     if not under_git(repo):
         return ()
     root = repo.scm.root_dir

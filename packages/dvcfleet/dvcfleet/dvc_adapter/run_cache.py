@@ -74,10 +74,7 @@ def temporary_mark(repo: Repo) -> str:
 
 
 def in_run_cache(stage: Stage) -> bool:
-    """Tell whether the run cache has the outputs for the stage's current command and inputs.
-
-    Raises DVC's errors for inputs that it cannot read or store.
-    """
+    """Tell whether the run cache has the outputs for a stage's command and inputs; raise DVC's errors about inputs."""
     from dvc.stage.cache import RunCacheNotFoundError
 
     if not may_restore(stage):

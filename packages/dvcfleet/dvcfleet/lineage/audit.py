@@ -63,7 +63,6 @@ def audit(
 
     `left_out`: for a repository from somebody else: tells whether a missing file is meant to be missing, as in an
     archive without data. Nothing outside such a repository is read. `anchor`: the ledger's head at an earlier time.
-
     Raises UserError while a run is active, or if a run was killed and has not been continued.
     """
     started, folder = time.monotonic(), repo.absolute()

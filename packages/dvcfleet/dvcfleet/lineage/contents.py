@@ -77,10 +77,7 @@ class Contents:
 
 
 def is_checked(item: Item) -> bool:
-    """Tell whether an input or output is a file or folder on this machine whose md5 DVC recorded.
-
-    Raises UserError for a hash of DVC 2, which ignores the kind of line ends.
-    """
+    """Tell whether an item is a local file or folder whose md5 DVC recorded; raise UserError for a hash of DVC 2."""
     if item.protocol != "local" or not item.hash_info:
         return False
     if item.hash_info.name == "md5-dos2unix":

@@ -1,7 +1,4 @@
-"""Send a run's OpenLineage events during the run, to the endpoint in OpenLineage's own client settings.
-
-They are sent in the background: an unreachable endpoint neither stops nor slows a run, and is reported once.
-"""
+"""Send OpenLineage events during a run, by its client's settings, in the background; a failure is reported once."""
 
 import logging
 import os

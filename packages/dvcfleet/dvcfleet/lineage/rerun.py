@@ -1,7 +1,4 @@
-"""Run a chain of stages again in a scratch copy that shares nothing with the repository, and compare the results.
-
-Metric files are compared number by number, within tolerances.
-"""
+"""Run stages again in a scratch copy that shares nothing with the repository; compare bytes, or metrics' numbers."""
 
 import json
 import math

@@ -74,10 +74,7 @@ def step_of(stage: Stage, entry: Mapping[str, Any] | None) -> LineageStep:
 
 
 def recorded_entry(stage: Stage, lock_files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return DVC's record of a stage in the form of a dvc.lock entry; None if it never ran.
-
-    `lock_files`: the entries of each dvc.lock file by its path.
-    """
+    """Return DVC's record of a stage as a dvc.lock entry, given those of each dvc.lock; None if it never ran."""
     if in_dvc_yaml(stage):
         return lock_files[lock_file_of(stage)].get(stage.name)
     # A .dvc file is its own lock file.

@@ -114,10 +114,7 @@ def forget_orphans(lock_files: LockFiles, orphans: Iterable[Orphan]) -> None:
 
 
 def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:
-    """Remove the orphan's outputs from the workspace if DVC's cache holds the same bytes; return those not removed.
-
-    An output that was edited, or that the cache does not hold, stays: it may be the only copy.
-    """
+    """Remove the orphan's outputs whose bytes DVC's cache holds; return those that stay, as perhaps the only copies."""
     left = []
     for out in _lone_outs(repo, orphan.lock_file, orphan.entry):
         if not out.exists:

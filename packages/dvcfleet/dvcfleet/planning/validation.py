@@ -1,9 +1,4 @@
-"""Have a project check its own files before any work, and remember what is valid.
-
-The outputs of stages that the repository's project can predict without running them.
-
-The plan can then tell whether the stages that read them must run.
-"""
+"""A project's checks of its own files before any work, and outputs of stages that it predicts without running them."""
 
 import hashlib
 import os

@@ -106,10 +106,7 @@ def stage_run(job: Job) -> Outcome:
 
 
 class PrefectExecutor:
-    """Runs jobs as task runs of the current flow run; `fork_servers` start their processes unless the runner is remote.
-
-    `run` is the run's name.
-    """
+    """Runs the jobs of a run as task runs; `fork_servers` start their processes unless the runner is remote."""
 
     def __init__(self, runner: Runner, fork_servers: ForkServers, run: str) -> None:
         self._runner, self._fork_servers, self._run = runner, fork_servers, run

@@ -143,10 +143,7 @@ class PrefectServer:
 
 
 def answers(address: str, server: subprocess.Popen[bytes]) -> bool:
-    """Wait until a server that has just been started answers at an address; tell whether it does.
-
-    Raises FailedError where this machine cannot reach itself.
-    """
+    """Wait for a started server; tell whether it answers; raise FailedError where this machine cannot reach itself."""
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and server.poll() is None:
         try:

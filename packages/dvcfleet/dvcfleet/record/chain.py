@@ -164,9 +164,8 @@ def record_files(folder: Path, run: str) -> dict[str, str]:
 def check_chains(folder: Path, anchor: Anchor | None = None) -> dict[Path, Chain]:
     """Follow the chain of each ledger from its first line, and to where other files saw it end.
 
-    The repository's own begins in the file of older lines, if there is one; `anchor` is of it.
-
-    Another ledger may begin anywhere: what an experiment holds are the lines of one run. Its name says how it ends.
+    The repository's own begins in the file of older lines, if there is one; `anchor` is of it. Another ledger may begin
+    anywhere: what an experiment holds are the lines of one run. Its name says how it ends.
     """
     others = {path: _follow(sound_lines(path), None) for path in other_ledgers(folder)}
     own, saved = _follow(own_lines(folder), BEGIN), list(saved_ends(folder))

@@ -55,10 +55,7 @@ _NOT_LOCKS = ":(exclude,glob)**/dvc.lock"  # which a run changes
 
 
 def current_commit(root: Path) -> tuple[str | None, bool | None]:
-    """Return git's current commit, and whether tracked files differ from it; None if there is no commit.
-
-    dvc.lock does not count, since a run changes it.
-    """
+    """Return git's current commit, and whether tracked files but dvc.lock differ from it; None if there is none."""
     head = git_if_any(root, "rev-parse", "HEAD")
     if head is None:
         return None, None
@@ -226,10 +223,7 @@ def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
 
 
 def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Return the description of an environment; None if it is lost.
-
-    A damaged file is rewritten if it described the environment of this process.
-    """
+    """Return an environment's description; None if it is lost. A damaged one of this process is written again."""
     path = environment_file(folder, digest)
     if not is_intact(path) and (not path.exists() or keep_environment(folder, environment()) != digest):
         return None

@@ -123,10 +123,7 @@ def _commit(repo: Repo, head: str, name: str) -> str:
 
 
 def workspace_tree(repo: Repo, files: Iterable[str] = (), texts: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return git's tree of the workspace: tracked files as they are, `files` even if untracked, and `texts` by path.
-
-    Neither the workspace nor git's index changes.
-    """
+    """Return a git tree of the tracked files as they are, untracked `files`, and `texts` by path; nothing changes."""
     with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
         index = Path(folder) / "index"
         # A copy of git's index: git then does not read unchanged files again. With its time, from which git tells

@@ -265,10 +265,7 @@ def older_lines(folder: Path, since: datetime) -> list[bytes]:
 
 
 def move_older(folder: Path, lines: list[bytes]) -> None:
-    """Move the first lines of the ledger to the compressed ones, unchanged.
-
-    A crash in between leaves them in both files, where they count once.
-    """
+    """Move the first lines of the ledger to the compressed ones; after a crash they are in both, and count once."""
     older, ledger = folder / OLDER, folder / LEDGER
     if not lines:
         return
@@ -292,10 +289,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _is_sound(execution: Execution) -> bool:
-    """Tell whether a line's values are of the right kinds.
-
-    Raises ValueError, TypeError or OverflowError if `began` is not a time, or no time is `seconds` later.
-    """
+    """Tell whether a line's values are of the right kinds; raise ValueError, TypeError or OverflowError about times."""
     words = (execution.stage, execution.result, execution.host, execution.run, execution.environment)
     is_known = execution.entry is None or isinstance(execution.entry, str)
     began, was = datetime.fromisoformat(execution.began), execution.was

@@ -1,7 +1,4 @@
-"""The resources that stages share, machine by machine, and the part allocated to each running stage.
-
-The resources of a cluster at an address: threads, memory and GPUs on its nodes.
-"""
+"""The resources that stages share, machine by machine, and the part allocated to each running stage."""
 
 import math
 import os
@@ -142,10 +139,7 @@ class ResourcePool:
 
 
 def local_pool(threads: int, resources: Mapping[str, Resources]) -> ResourcePool:
-    """Return this machine's pool; raise UserError for a stage that requests more than it has.
-
-    GPUs are counted only if a stage requests one, otherwise stages see the same as the run.
-    """
+    """Return this machine's pool, with GPUs if a stage requests one; raise UserError if one requests too much."""
     any_gpus = any(wanted.gpus for wanted in resources.values())
     pool = ResourcePool(threads, usable_memory(), gpus_here() if any_gpus else None)
     for name, wanted in resources.items():
@@ -208,10 +202,7 @@ def refuse_wrong_gpus(gpus: Mapping[str, Sequence[str]], declared: Mapping[str, 
 
 
 def check_nodes_reach_server(machines: Sequence[str]) -> None:
-    """Raise UserError if a node cannot reach Prefect's server because that listens on this machine only.
-
-    `machines`: the nodes' addresses.
-    """
+    """Raise UserError if Prefect's server listens on this machine only, and one of these addresses is another's."""
     server = urlsplit(os.environ["PREFECT_API_URL"]).hostname
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     away = [machine for machine in machines if machine not in own]

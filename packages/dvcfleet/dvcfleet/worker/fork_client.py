@@ -103,10 +103,7 @@ class ForkServers:
             return self._servers[False].address, self._servers[True].address if preload else None
 
     def stop(self, how: bytes = STOP) -> None:
-        """End the servers and all their commands; a second call does nothing.
-
-        With LEAVE, what ended commands left behind lives on, as under `dvc repro`.
-        """
+        """End the servers and their commands; with LEAVE, what ended commands left behind lives on."""
         with self._lock:
             for server in self._servers.values():
                 server.tell_to_stop(how)
@@ -134,10 +131,7 @@ def own_fork_servers(root: str) -> tuple[str, str | None]:
 
 
 def is_own_python(path: str) -> bool:
-    """Tell whether `python` on a PATH is this process's interpreter, in the same environment.
-
-    Folders are compared too: the interpreters of all virtual environments are links to the same file.
-    """
+    """Tell whether `python` on a PATH is this interpreter, by folder too: environments' ones are links to one file."""
     executable = shutil.which("python", path=path)
     if executable is None or not os.path.isabs(executable):
         return False
@@ -146,10 +140,7 @@ def is_own_python(path: str) -> bool:
 
 
 def keep_reading(log: Path, output: int) -> None:
-    """Start a process that appends to a log what the children print that a command left behind, until they end.
-
-    Without a reader they would be killed when they print.
-    """
+    """Start a process that logs what children left behind by a command print: without a reader they would be killed."""
     with suppress(OSError):
         subprocess.Popen(
             [sys.executable, "-m", "dvcfleet.worker.output", str(log)],
@@ -171,7 +162,6 @@ def run_command(
     """Have a fork server run one command; when `is_over`, which is polled, is true, end it with all its children.
 
     If it left children behind that may go on printing, `on_left` is called with the descriptor to read that from.
-
     Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was ended this way; None if the server
     died before the command ended. It is not asked again then: a killed process may take a while to be gone.
     """

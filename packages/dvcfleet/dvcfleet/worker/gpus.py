@@ -31,10 +31,7 @@ _OWN_LOCK = threading.Lock()
 
 @contextmanager
 def own_gpus(name: str, count: int) -> Iterator[tuple[str, ...]]:
-    """Reserve GPUs for a stage from those that a cluster gave this worker; none if it requests none.
-
-    Yields their names. Raises UserError if the worker has too few free GPUs.
-    """
+    """Reserve free GPUs of this worker for a stage, and yield their names; raise UserError if there are too few."""
     if not count:
         yield ()
         return

@@ -153,10 +153,7 @@ def _run_commands(
     on_text: Callable[[str], None],
     is_wanted: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Have the fork servers run a job's commands in an environment.
-
-    `is_wanted` is polled if the run cannot end them itself.
-    """
+    """Have the fork servers run a job's commands; `is_wanted` is polled if the run cannot end them itself."""
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, used, lines = 0.0, 0, Usage(), Lines(on_text)

@@ -192,10 +192,7 @@ def main() -> None:
 
 
 def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
-    """Read the output of a stage of the repository around `repo`, and with `follow` also what it prints until it ends.
-
-    Raises UserError if no output of it is kept.
-    """
+    """Read a stage's kept output, with `follow` also what it prints until it ends; raise UserError if none is kept."""
     root = root_around(repo)
     path = log_path(root, stage)
     if not path.exists():

@@ -54,10 +54,7 @@ class OpenDaskTaskRunner(DaskTaskRunner):
 
 
 class DeclaredResources(WorkerPlugin):
-    """A plugin by which each worker of a Dask cluster, also one that joins later, declares its resources.
-
-    Resources given to the worker by `--resources` take precedence.
-    """
+    """A plugin by which a Dask cluster's workers, later ones too, declare their resources, after `--resources`."""
 
     name = "dvcfleet"
 

@@ -160,10 +160,7 @@ class NodeStage:
                 raise UserError(f"{dep} differs from the run's machine ({dep.hash_info.value} here, {expected} there)")
 
     def _clear_outputs(self, stage: Stage) -> None:
-        """Remove earlier outputs, and restore the previous content of persistent ones.
-
-        What a killed attempt of the same stage has added to a persistent output is kept.
-        """
+        """Remove earlier outputs; restore persistent ones, unless a killed attempt of this stage has added to them."""
         for out in stage.outs:
             if not out.persist:
                 out.remove()

@@ -167,11 +167,7 @@ class RecordedHashes:
 
 
 def stays(stage: Stage) -> bool:
-    """Tell whether a stage runs on the run's machine: DVC's data and imports, and stages whose `meta` says
-    `dvcfleet: {place: flow}`.
-
-    Raises UserError for any other place.
-    """
+    """Tell whether a stage runs here: data, imports and `dvcfleet: {place: flow}`; raise UserError for other places."""
     meta, where = own_meta(stage)
     place = meta.get("place")
     if place not in (None, "flow"):

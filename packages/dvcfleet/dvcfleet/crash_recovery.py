@@ -19,10 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from dvcfleet.disk import lines_from_end, read_json, sync_names, sync_then_write, write_durably
-from dvcfleet.dvc_adapter.listings import forget_hashes
 from dvcfleet.dvc_adapter.lock_entries import add_missing, is_destroyed, parse_map, restore_map
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, names_by_lock_file
-from dvcfleet.dvc_adapter.objects import is_torn, listing_at
+from dvcfleet.dvc_adapter.objects import forget_hashes, is_torn, listing_at
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.run_cache import entry_at, run_cache_folder, temporary_mark

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.objects import is_near_output
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import is_params, kind_of
 from dvcfleet.errors import format_duration, some, stage_count

@@ -17,12 +17,12 @@ from dvcfleet.lineage.live import Events
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
+from dvcfleet.process_settings import Stop
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.scheduling.durations import Durations
 from dvcfleet.scheduling.order import Dependencies, ReadyStages
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.scheduling.retries import LOOK_S, NodeWatch, Retries, predecessors
-from dvcfleet.stop_signals import Stop
 from dvcfleet.terminal.secrets import masked
 from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.workspace import NodeWorkspace

@@ -35,7 +35,7 @@ from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, validated_plan, workspace_checks
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
-from dvcfleet.process_settings import BESIDES, PER_STAGE, room_for
+from dvcfleet.process_settings import BESIDES, ENDING, PER_STAGE, Stop, room_for
 from dvcfleet.project import project_of
 from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
@@ -46,7 +46,6 @@ from dvcfleet.scheduling.durations import Durations, last_durations
 from dvcfleet.scheduling.resource_pool import local_pool
 from dvcfleet.scheduling.retries import WRITERS, exclusive_groups, found_in_code
 from dvcfleet.services import Services
-from dvcfleet.stop_signals import ENDING, Stop
 from dvcfleet.terminal.failures import failure_of
 from dvcfleet.terminal.secrets import masked
 from dvcfleet.terminal.standard_streams import StandardOutput

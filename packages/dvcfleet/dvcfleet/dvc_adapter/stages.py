@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import dpath
 
 from dvcfleet.dvc_adapter.internals import otherwise
-from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.objects import is_near_output
 from dvcfleet.dvc_adapter.protocols import Item, Output, ParamsDependency, PipelineStage, Repo, Stage
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.options import EVERYTHING, Options

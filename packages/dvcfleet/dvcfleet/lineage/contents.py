@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dvcfleet.disk import from_root
-from dvcfleet.dvc_adapter.listings import folder_hash
 from dvcfleet.dvc_adapter.lock_entries import split_lock_file
+from dvcfleet.dvc_adapter.objects import folder_hash
 from dvcfleet.dvc_adapter.protocols import Item, Repo
 from dvcfleet.errors import UserError
 from dvcfleet.terminal.machine_limits import usable_cpus

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 
 from dvcfleet.disk import overlap
-from dvcfleet.dvc_adapter.listings import hidden_files, is_near_output, rules_at
+from dvcfleet.dvc_adapter.objects import hidden_files, is_near_output, rules_at
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import some
 from dvcfleet.lineage.contents import Contents, is_checked

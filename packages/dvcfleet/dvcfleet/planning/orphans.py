@@ -10,9 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, names_by_lock_file, read_lock_file
-from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.objects import in_cache, is_near_output
 from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import locked_stage

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from dvcfleet.disk import is_in, write_durably
-from dvcfleet.dvc_adapter.listings import folder_hash
+from dvcfleet.dvc_adapter.objects import folder_hash
 from dvcfleet.dvc_adapter.protocols import Dependency, Repo
 from dvcfleet.errors import UserError
 from dvcfleet.project import project_of

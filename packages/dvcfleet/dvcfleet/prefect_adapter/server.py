@@ -71,6 +71,7 @@ class PrefectServer:
         home.mkdir(parents=True, exist_ok=True)
         self._home, self._log = home, home / "server.log"
         self._answers = False
+        for_whom = _FOR_SCHEDULES if schedules else _FOR_ONE_RUN
         with socket.socket() as listener, self._log.open("wb") as log:
             listener.bind(("127.0.0.1", 0))
             listener.listen(128)
@@ -82,31 +83,25 @@ class PrefectServer:
             self.secret.unlink(missing_ok=True)  # of a server that was killed
             with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
                 file.write(password)
+            own_settings = {
+                "PREFECT_HOME": str(home),
+                "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / DATABASE}",
+                "PREFECT_SERVER_API_AUTH_STRING": password,
+                "PREFECT_SERVER_API_BASE_PATH": "/api",
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
+                "PREFECT_UI_API_URL": self.api,
+                "PREFECT_UI_STATIC_DIRECTORY": str(home / "page"),
+                "PREFECT_SERVER_UI_ENABLED": str(page).lower(),
+            }
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dvcfleet.prefect_adapter.server", str(listener.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd=Path(__file__).parents[2],
-                env=os.environ
-                | _SETTINGS
-                | (_FOR_SCHEDULES if schedules else _FOR_ONE_RUN)
-                | self.environment
-                | self._own_settings(home, page, port, password),
+                env=os.environ | _SETTINGS | for_whom | self.environment | own_settings,
                 pass_fds=[listener.fileno()],
             )
-
-    def _own_settings(self, home: Path, page: bool, port: int, password: str) -> dict[str, str]:
-        return {
-            "PREFECT_HOME": str(home),
-            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / DATABASE}",
-            "PREFECT_SERVER_API_AUTH_STRING": password,
-            "PREFECT_SERVER_API_BASE_PATH": "/api",
-            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
-            "PREFECT_UI_API_URL": self.api,
-            "PREFECT_UI_STATIC_DIRECTORY": str(home / "page"),
-            "PREFECT_SERVER_UI_ENABLED": str(page).lower(),
-        }
 
     def __enter__(self) -> "PrefectServer":
         return self

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.disk import from_root
 from dvcfleet.dvc_adapter.internals import under_git
-from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_near, outputs_trie
-from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.objects import file_hash, folder_hash, in_cache, load_listing, outputs_near, outputs_trie
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import as_copies, tracked_paths
 from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, is_params, locked_stage, own_meta

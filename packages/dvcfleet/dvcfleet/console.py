@@ -218,10 +218,7 @@ def show_plan(plan: Plan, place: Placement, root: Path, console: Console) -> Non
 
 
 def overview(work: Iterable[PlannedStage], seconds: Mapping[str, float]) -> Iterator[str]:
-    """List the stages that a run would run, kind by kind; names of one kind and reason share a line.
-
-    `seconds`: how long a stage took before, where it ran.
-    """
+    """List the stages that would run, kind by kind, those of one reason on a line; `seconds`: what they took before."""
     stages = list(work)
     for kind in dict.fromkeys(kind_of(stage.name) for stage in stages):
         of_kind = [stage for stage in stages if kind_of(stage.name) == kind]

@@ -271,17 +271,6 @@ def git_index_read_once(repo: Repo) -> AbstractContextManager[None]:
     return replaced(repo.scm, "is_tracked", is_tracked)
 
 
-@contextmanager
-def as_copies(repo: Repo) -> Iterator[None]:
-    """Make DVC copy files out of its cache instead of linking them."""
-    before = repo.cache.local.cache_types
-    repo.cache.local.cache_types = ["copy"]
-    try:
-        yield
-    finally:
-        repo.cache.local.cache_types = before
-
-
 def experiment_ref(commit: str, name: str) -> str:
     """Return the git reference of an experiment's name on top of a commit."""
     return f"refs/exps/{commit[:2]}/{commit[2:]}/{name}"

@@ -91,10 +91,7 @@ _SINCE_CHAINS = frozenset({"user", "changes", "was", "why", "unproven", "identit
 
 @dataclass(frozen=True)
 class Chain:
-    """The state of a ledger: the number of its lines, of lines older than chains, and its faults.
-
-    `elsewhere`: how many experiments name the end of a ledger that is not here.
-    """
+    """The state of a ledger: its lines, those older than chains, faults, and experiments whose ledger is not here."""
 
     lines: int
     older: int

@@ -181,10 +181,7 @@ def none_fits(machines: Sequence[Machine], resources: Resources) -> str:
 
 
 def refuse_wrong_gpus(gpus: Mapping[str, Sequence[str]], declared: Mapping[str, float]) -> None:
-    """Raise UserError if a worker sees fewer GPUs than it declares, or two workers on one machine the same one.
-
-    `gpus` lists those that each worker sees, by its address.
-    """
+    """Raise UserError if a worker, by address, sees fewer GPUs than it declares, or two on a machine the same one."""
     for worker, count in declared.items():
         if count > len(gpus[worker]):
             raise UserError(

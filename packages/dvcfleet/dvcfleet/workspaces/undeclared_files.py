@@ -73,7 +73,7 @@ class UndeclaredFiles:
 
     def __exit__(self, *_: object) -> None:
         self._look(at_end=True)
-        self._look_at_tracked(at_end=True)
+        self._look_at_tracked()
         forget_copies(self._state)
         self._tell()
 
@@ -132,7 +132,7 @@ class UndeclaredFiles:
             else:
                 self._accept(path, copy)
 
-    def _look_at_tracked(self, at_end: bool = False) -> None:
+    def _look_at_tracked(self) -> None:
         began = time.monotonic()
         writers = self._candidates(self._since_tracked) if self._together_tracked else []
         for path, before in self._tracked.items():

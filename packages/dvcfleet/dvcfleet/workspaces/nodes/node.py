@@ -205,10 +205,7 @@ class NodeStage:
 
 
 def _remove_others(folder: str, wanted: Collection[str], tracked: Collection[str]) -> None:
-    """Remove everything from a folder except the wanted paths, what is below them, and git's files.
-
-    `tracked` holds git's files and their folders. All paths are absolute.
-    """
+    """Remove all but the wanted paths, what is below them, and git's files from a folder; all paths are absolute."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.path in wanted:

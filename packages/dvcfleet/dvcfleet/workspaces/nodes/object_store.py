@@ -213,10 +213,7 @@ class ObjectStore:
         return bool(torn)
 
     def _missing(self, what: str, oids: Collection[str], torn: Collection[str]) -> FailedError:
-        """Return the error for an output whose objects could not all be fetched; set aside what nobody can use.
-
-        The next run then sees that the output is missing, and makes it again.
-        """
+        """Return the error for an output that was not fetched; set aside what is damaged, to be made again."""
         name, odb = self._remote.name, self._remote.odb
         lacking = {oid for oid in oids if not self._repo.cache.local.exists(oid)}
         if not lacking.difference(odb.oids_exist(lacking)).union(lacking.intersection(torn)):

@@ -18,9 +18,10 @@ from dvcfleet.disk import from_root
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.objects import file_hash, folder_hash, in_cache, load_listing, outputs_near, outputs_trie
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
-from dvcfleet.dvc_adapter.repositories import as_copies, tracked_paths
+from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
+from dvcfleet.fast_paths import replaced
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
 from dvcfleet.planning.plan import PlannedStage, StageChecks, State
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons
@@ -306,7 +307,7 @@ class NodeWorkspace:
         for out in cached:
             out.checkout(force=True)
             self.local.hide_from_git(out.stage)
-        with as_copies(self._repo):
+        with replaced(self._repo.cache.local, "cache_types", ["copy"]):
             for out in uncached:
                 out.checkout(force=True)
 

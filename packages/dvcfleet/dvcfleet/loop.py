@@ -222,7 +222,6 @@ class RunLoop:
             self._close(outcome)
 
     def _take_stored(self) -> None:
-        """Close the stages whose outputs have been stored."""
         for outcome, stored in list(self._storing.values()):
             if stored.done():
                 del self._storing[outcome.name]

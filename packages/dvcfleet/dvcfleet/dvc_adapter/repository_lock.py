@@ -126,7 +126,6 @@ class _Opened:
         self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def watch(self) -> None:
-        """Start to watch."""
         if self._descriptor >= 0 and not self._is_watching:
             self._libc.inotify_add_watch(self._descriptor, os.fsencode(self._path), _IN_OPEN)
             self._is_watching = True
@@ -142,7 +141,6 @@ class _Opened:
             return False
 
     def close(self) -> None:
-        """Stop watching."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

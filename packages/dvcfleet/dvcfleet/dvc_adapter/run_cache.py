@@ -54,7 +54,6 @@ def parse_entry(text: str, path: str) -> dict[str, Any] | None:
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:
-    """Replace a text in all keys and values."""
     if isinstance(value, dict):
         return {_replaced(key, old, new): _replaced(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
@@ -193,7 +192,6 @@ def _may_have_run(stage: Stage) -> bool:
 
 
 def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
-    """Tell whether DVC's cache has an output of an entry, with the recorded size."""
     return "md5" in out and has_whole(_cache_of(repo, out), out["md5"], out.get("size"))
 
 

@@ -109,7 +109,6 @@ def audit(
 
 
 def _broken_chains(chains: Mapping[Path, Chain]) -> Iterator[Finding]:
-    """Find missing, moved, edited or added lines of ledgers."""
     cure = "it is not the record that runs kept; if you know why, move it away, and .dvcfleet/synced with it"
     for path, chain in chains.items():
         for fault in chain.faults:

@@ -195,7 +195,6 @@ def _constants(path: Path) -> Iterator[bytes]:
 
 
 def _installed(name: str) -> Path | None:
-    """Return the first file of this name in the folders of modules."""
     return next((path for folder in sys.path if (path := Path(folder, name)).is_file()), None)
 
 

@@ -160,7 +160,6 @@ class Ledger:
 
     @cached_property
     def _last(self) -> str:
-        """The sha256 of the last line."""
         return next((sha256(line) for line, _ in newest_first(self._folder)), BEGIN)
 
     @cached_property

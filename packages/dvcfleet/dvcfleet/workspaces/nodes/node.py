@@ -113,7 +113,6 @@ class NodeStage:
         return replace(outcome, entry=entry)
 
     def _log(self) -> None:
-        """Add the stage to the node's log of completed stages."""
         with open(node_folder(self.root) / "log", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
 
@@ -133,7 +132,6 @@ class NodeStage:
             write_if_changed(Path(path), text)
 
     def _outputs(self, outs: Sequence[dict[str, Any]]) -> list[Output]:
-        """Return DVC's outputs for their entries in dvc.lock."""
         entry = {"cmd": "-", "outs": [dict(out) for out in outs]}
         return locked_stage(self.repo, str(self.root / self.work.dvc_yaml), entry, str(self.root)).outs
 

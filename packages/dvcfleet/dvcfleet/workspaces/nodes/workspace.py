@@ -297,7 +297,6 @@ class NodeWorkspace:
         return out.hash_info.value in self.recorded.held
 
     def _fetch(self, outs: Iterable[Output]) -> None:
-        """Fetch outputs into the workspace."""
         lacking = [out for out in outs if not out.exists or out.changed_checksum()]
         cached = [out for out in lacking if out.use_cache]
         uncached = self._as_cached([out for out in lacking if not out.use_cache])

@@ -296,7 +296,7 @@ def export(
     repo: RepoOption = Path(),
 ) -> None:
     """Export lineage as PROV-JSON, OpenLineage events or an RO-Crate."""
-    from dvcfleet.lineage.audit import exported
+    from dvcfleet.lineage.export import exported
     from merganser.outputs import new_folder, new_output, refuse_existing, replacing
 
     refuse_existing(file)

@@ -220,8 +220,7 @@ class RepositoryRun:
         """Run fewer stages at once where this process may not open a file for each of them."""
         if load_runner(self.place.runner).TAKES_ADDRESS:
             return
-        workers = RunnerRequest(self.place.workers).threads_here
-        at_once = min(workers, len(self.plan.work))
+        at_once = min(RunnerRequest(self.place.workers).threads_here, len(self.plan.work))
         if (room := room_for(at_once)) < at_once:
             self.place = replace(self.place, workers=room)
             needed = BESIDES + PER_STAGE * at_once

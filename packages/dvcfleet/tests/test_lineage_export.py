@@ -36,7 +36,7 @@ from rocrate.rocrate import ROCrate
 
 from dvcfleet.errors import UserError
 from dvcfleet.lineage import prov
-from dvcfleet.lineage.audit import exported
+from dvcfleet.lineage.export import exported
 from dvcfleet.lineage.openlineage import to_events
 from dvcfleet.lineage.prov import to_prov
 from dvcfleet.lineage.rocrate import PROFILES
@@ -161,7 +161,7 @@ def test_a_folder_that_is_read_whole_has_the_files_of_others_as_members(toy: Mak
 
 def test_the_same_lineage_is_written_with_the_same_bytes(ran: Toy) -> None:
     code = (
-        "import sys; from pathlib import Path; from dvcfleet.lineage.audit import exported;"
+        "import sys; from pathlib import Path; from dvcfleet.lineage.export import exported;"
         "path = Path(sys.argv[2]); path.write_bytes(b''.join(exported(Path(sys.argv[1]), path)[0]))"
     )
     out, other = ran.path / "out.json", ran.path / "other.json"

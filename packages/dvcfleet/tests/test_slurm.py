@@ -9,17 +9,8 @@ import dask
 import pytest
 
 from dvcfleet.errors import UserError
-from dvcfleet.runners.slurm.commands import (
-    JobState,
-    SlurmError,
-    called,
-    in_slurms_form,
-    jobs_named,
-    needed_s,
-    read_site,
-    seconds_of,
-    walltime_s,
-)
+from dvcfleet.runners.slurm.commands import JobState, SlurmError, called, jobs_named, read_site
+from dvcfleet.runners.slurm.walltime import in_slurms_form, needed_s, seconds_of, walltime_s
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make
 from tests.warm import program

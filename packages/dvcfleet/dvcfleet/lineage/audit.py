@@ -1,4 +1,4 @@
-"""Look up the lineage of a target; audit it, which compares it with the record; and export it to other tools."""
+"""Look up the lineage of a target, and audit it: compare it with the record."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.record.chain import Anchor, Chain, check_chains
 from dvcfleet.record.environments import changes_file, damaged_environments, environment_file, is_intact
 from dvcfleet.record.ledger import entry_digest, made_entries
-from dvcfleet.repository import audit_lock, opened, refuse_unfinished, root_around, state_folder
+from dvcfleet.repository import audit_lock, opened, refuse_unfinished, state_folder
 
 # With one of these findings, a stage would not do what was recorded.
 _OTHERWISE = (FindingKind.CODE, FindingKind.SOURCE, FindingKind.PARAMS, FindingKind.STAGE, FindingKind.NEVER_RAN)
@@ -177,46 +177,3 @@ def _lost_changes(folder: Path, lineage: Lineage) -> Iterator[Finding]:
                 f"{'damaged' if path.exists() else 'lost'}: how the code of {some(names)} differed from its commit"
             )
             yield Finding(FindingKind.CHANGED, os.path.relpath(path), f"{message} is not known any more", tuple(names))
-
-
-# By the suffix of the file.
-KINDS = {
-    ".json": "W3C PROV-JSON",
-    ".jsonl": "OpenLineage events",
-    ".zip": "an RO-Crate",
-    "": "an RO-Crate in a folder",
-}
-# The bytes of a file, or what fills an empty folder; and what that is.
-Export = tuple[Iterable[bytes] | Callable[[Path], None], str]
-
-
-def exported(repo: Path, path: Path, target: str | None = None) -> Export:
-    """Return an export by its file's or folder's name; raise UserError for an unknown suffix, or if nothing has run."""
-    if path.suffix not in KINDS:
-        known = ", ".join(f"{suffix} ({kind})" for suffix, kind in KINDS.items() if suffix)
-        raise UserError(f"{path}: the name must end in {known}, or in nothing for an RO-Crate in a folder")
-    if target:
-        lineage = look_up(repo, target)[1]
-    else:
-        with opened(repo) as dvc_repo:
-            lineage = read_lineage(dvc_repo)
-    if not lineage.steps and not any(lineage.executions.values()):
-        raise UserError("nothing has run yet; the next run runs it")
-    return _content(path.suffix, lineage, root_around(repo)), f"{KINDS[path.suffix]} of {len(lineage.steps)} stages"
-
-
-def _content(suffix: str, lineage: Lineage, root: Path) -> Iterable[bytes] | Callable[[Path], None]:
-    """Write a lineage by the module of a suffix, which imports the format's library: that takes a second."""
-    if suffix == ".json":
-        from dvcfleet.lineage import prov
-
-        return [prov.to_prov_json(lineage).encode()]
-    if suffix == ".jsonl":
-        from dvcfleet.lineage import openlineage
-
-        return [openlineage.to_json_lines(lineage).encode()]
-    from dvcfleet.lineage import rocrate
-
-    crate = rocrate.to_crate(lineage, root)
-    content: Iterable[bytes] | Callable[[Path], None] = crate.stream_zip() if suffix else crate.write
-    return content

@@ -173,13 +173,8 @@ class ReadyStages:
     ) -> None:
         self._wanted = with_needs(first, needs)
         self._in_order, self._locality = in_order, locality
-        self._needs, self._resources, self._durations, self._pool, self._clock = (
-            needs,
-            resources,
-            durations,
-            pool,
-            clock,
-        )
+        self._needs, self._resources, self._durations = needs, resources, durations
+        self._pool, self._clock = pool, clock
         self._numbers = {name: number for number, name in enumerate(needs)}
         self._followers = followers(needs)
         self._measure()

@@ -79,27 +79,23 @@ class ForkServer:
 
 
 class ForkServers:
-    """A cold fork server, for shell commands in the repository at `root`, and a warm one; started on first use.
-
-    The warm one imports the modules of `preload` under these `variables`; without modules there is none.
-    """
+    """A cold fork server, for shell commands, and with modules to `preload` a warm one; started on first use."""
 
     def __init__(self, root: Path, preload: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        self._warm = (preload, dict(variables or {}))
-        self._root = root
+        self._root, self._warm = root, (preload, variables)
         self._servers: dict[bool, ForkServer] = {}
         self._lock = threading.Lock()
 
     def addresses(self) -> tuple[str, str | None]:
         """Return the addresses of the cold and the warm server; a killed server is restarted."""
-        preload, variables = self._warm
+        preload = self._warm[0]
         with self._lock:
             for is_warm in (False, True) if preload else (False,):
                 server = self._servers.get(is_warm)
                 if server is None or not server.is_alive():
                     if server is not None:
                         server.stop()  # what is left of it
-                    self._servers[is_warm] = ForkServer(self._root, *((preload, variables) if is_warm else ()))
+                    self._servers[is_warm] = ForkServer(self._root, *(self._warm if is_warm else ()))
             return self._servers[False].address, self._servers[True].address if preload else None
 
     def stop(self, how: bytes = STOP) -> None:

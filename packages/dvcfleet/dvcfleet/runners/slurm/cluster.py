@@ -26,17 +26,9 @@ from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.runners import RunnerRequest
 from dvcfleet.runners.dask.cluster import LOSSES, DaskCluster, DeclaredResources
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
-from dvcfleet.runners.slurm.commands import (
-    ALIVE,
-    SlurmError,
-    cancel,
-    in_slurms_form,
-    jobs_named,
-    read_site,
-    seconds_of,
-    test,
-)
+from dvcfleet.runners.slurm.commands import ALIVE, SlurmError, cancel, jobs_named, read_site, test
 from dvcfleet.runners.slurm.jobs import HELD, JobLostError, Jobs, Shape, request
+from dvcfleet.runners.slurm.walltime import in_slurms_form, seconds_of
 from dvcfleet.scheduling.durations import Durations, last_durations
 from dvcfleet.scheduling.resource_pool import ResourcePool, check_nodes_reach_server
 

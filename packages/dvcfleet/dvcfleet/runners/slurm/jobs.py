@@ -17,17 +17,8 @@ from distributed.core import Status
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dvcfleet.planning.resources import Resources
-from dvcfleet.runners.slurm.commands import (
-    ALIVE,
-    ENDING,
-    JobState,
-    Site,
-    SlurmError,
-    cancel,
-    jobs_named,
-    needed_s,
-    walltime_s,
-)
+from dvcfleet.runners.slurm.commands import ALIVE, ENDING, JobState, Site, SlurmError, cancel, jobs_named
+from dvcfleet.runners.slurm.walltime import needed_s, walltime_s
 from dvcfleet.scheduling.durations import Durations
 
 HELD = "a free job of SLURM's"  # the resource that no worker has

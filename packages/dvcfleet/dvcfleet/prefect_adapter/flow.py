@@ -271,6 +271,11 @@ def repository_run(run: dict[str, Any]) -> State[Any]:
     """Run the stages of the current run; each is a task run. Prefect shows what `run` says of it."""
     if run.get("continues"):
         _mark_killed(run["repository"])
+    return _run_current()
+
+
+def _run_current() -> State[Any]:
+    """Run the stages; apart from the flow, which is copied with all that its own code names."""
     endings = _CURRENT.get()().values()
     rows = [
         {

@@ -24,6 +24,21 @@ Headers = list[tuple[bytes, bytes]]
 
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _OWN_FETCHES = (b"same-origin", b"none")  # of one of the server's own pages; by the user, who typed the address
+# What tells that the server is up, as for Prefect.
+_OPEN = ("/api/health", "/api/ready")
+# Prefect's pages keep what was typed into their log-in form under this name; no other server's pages can read it.
+# The cookie holds nothing: it tells that the page's storage has the secret, so that Prefect's own page comes next.
+_PAGE = """<!doctype html>
+<html lang="en">
+<title>Prefect</title>
+<body>
+<script>
+  localStorage.setItem("prefect-password", "{secret}")
+  document.cookie = "{cookie}; max-age=10; path=/; samesite=lax"
+  if (document.cookie.includes("{cookie}")) location.reload()
+  else document.body.textContent = "Prefect's pages open here once this browser takes cookies."
+</script>
+"""
 
 
 class Guard:
@@ -104,23 +119,6 @@ async def _refuse(scope: Scope, send: Send, why: str) -> None:
     if scope["type"] == "websocket":
         return await send({"type": "websocket.close", "code": 1008, "reason": why})
     return await answer(send, HTTPStatus.FORBIDDEN, f"refused: {why}\n", "text/plain")
-
-
-# What tells that the server is up, as for Prefect.
-_OPEN = ("/api/health", "/api/ready")
-# Prefect's pages keep what was typed into their log-in form under this name; no other server's pages can read it.
-# The cookie holds nothing: it tells that the page's storage has the secret, so that Prefect's own page comes next.
-_PAGE = """<!doctype html>
-<html lang="en">
-<title>Prefect</title>
-<body>
-<script>
-  localStorage.setItem("prefect-password", "{secret}")
-  document.cookie = "{cookie}; max-age=10; path=/; samesite=lax"
-  if (document.cookie.includes("{cookie}")) location.reload()
-  else document.body.textContent = "Prefect's pages open here once this browser takes cookies."
-</script>
-"""
 
 
 class Access:

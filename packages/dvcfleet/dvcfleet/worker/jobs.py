@@ -24,7 +24,11 @@ from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_se
 from dvcfleet.worker.gpus import GPUS_VARIABLE, own_gpus
 from dvcfleet.worker.output import Lines, log_path, logging_to
 
-_AT_WORK: set[str] = set()
+# Words that a shell passes on unchanged.
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
+# The exit code of the shell's `timeout`.
+TIMED_OUT = 124
+_AT_WORK: set[str] = set()  # the keys of Dask tasks
 
 
 @contextmanager
@@ -51,12 +55,6 @@ def as_task() -> Iterator[Callable[[], bool] | None]:
 def keys_at_work() -> set[str]:
     """Return the keys of the Dask tasks whose commands run below this worker."""
     return set(_AT_WORK)
-
-
-# Words that a shell passes on unchanged.
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
-# The exit code of the shell's `timeout`.
-TIMED_OUT = 124
 
 
 def make_job(stage: Stage, resources: Resources) -> Job:

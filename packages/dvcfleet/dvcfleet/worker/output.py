@@ -180,17 +180,6 @@ def last_line(path: Path) -> str:
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-def main() -> None:
-    """Append standard input to the log until it ends; if the log cannot be written, read on nevertheless."""
-    os.set_blocking(0, True)
-    with logging_to(Path(sys.argv[1]), lambda text: None) as write:
-        lines = Lines(write)
-        while data := os.read(0, _READ_BYTES):
-            lines.feed(data)
-            lines.pass_on()
-        lines.last()
-
-
 def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
     """Read a stage's kept output, with `follow` also what it prints until it ends; raise UserError if none is kept."""
     root = root_around(repo)
@@ -208,6 +197,17 @@ def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
                 return
             else:
                 time.sleep(_POLL_S)
+
+
+def main() -> None:
+    """Append standard input to the log until it ends; if the log cannot be written, read on nevertheless."""
+    os.set_blocking(0, True)
+    with logging_to(Path(sys.argv[1]), lambda text: None) as write:
+        lines = Lines(write)
+        while data := os.read(0, _READ_BYTES):
+            lines.feed(data)
+            lines.pass_on()
+        lines.last()
 
 
 if __name__ == "__main__":

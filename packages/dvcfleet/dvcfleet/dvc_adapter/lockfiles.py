@@ -1,11 +1,10 @@
 """Write dvc.lock files: many entries at a time, atomically, and without losing entries if the run is killed.
 
 An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group, once the files that the
-group names are on disk. A run that finds a journal first writes its entries to dvc.lock.
-
-The files are those that `dvc repro` writes, byte for byte: entries keep their places and comments, and new ones follow
-in the order in which `dvc repro` runs their stages, whichever ended first. A note next to the journal counts the
-entries that are older than the run, so that a run that resumes after a kill puts its own among those of the killed one.
+group names are on disk. A run that finds a journal first writes its entries to dvc.lock. The files are those that `dvc
+repro` writes, byte for byte: entries keep their places and comments, and new ones follow in its order, whichever ended
+first. A note next to the journal counts the entries that are older than the run, so that a run that resumes after a
+kill puts its own among those of the killed one.
 """
 
 import hashlib

@@ -182,8 +182,8 @@ def _user() -> str | None:
 def executions(folder: Path, older: bool = True) -> Iterator[Execution]:
     """Read the lines of all ledgers in a folder, each line once; truncated and damaged ones are skipped.
 
-    Each ledger's lines are oldest first; those of this repository's runs come last. Without `older`, which a run
-    does not need, lines moved by `move_older` are not read. Lines are streamed.
+    Each ledger's lines are oldest first; those of this repository's runs come last. Without `older`, which a run does
+    not need, lines moved by `move_older` are not read.
     """
     own = [folder / OLDER, folder / LEDGER] if older else [folder / LEDGER]
     others = other_ledgers(folder)

@@ -1,10 +1,8 @@
 """Choose the ready stages to start next: wanted ones first, then those at the start of the longest path of work.
 
-None is passed over. A stage that does not fit now has a machine reserved for it. Others start there only on what it
-leaves, or if they are expected to end before it can start. Among machines with room a stage starts on the one that
-holds most of its inputs.
-
-A stage waits for those that it reads from, and for the one before it in its group.
+A stage waits for those that it reads from, and for the one before it in its group. None is passed over: one that does
+not fit now has a machine reserved for it. Others start there only on what it leaves, or if they are expected to end
+before it can start. Among machines with room a stage starts on the one that holds most of its inputs.
 """
 
 import time

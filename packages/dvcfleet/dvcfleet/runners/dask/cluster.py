@@ -26,13 +26,7 @@ from dvcfleet.process_settings import set_own
 from dvcfleet.runners import LocalRunner
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.runners.dask.scheduler import FreeTasks
-from dvcfleet.scheduling.resource_pool import (
-    Capacity,
-    Machine,
-    ResourcePool,
-    cluster_pool,
-    refuse_wrong_gpus,
-)
+from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool, cluster_pool, refuse_wrong_gpus
 from dvcfleet.terminal.machine_limits import usable_memory
 from dvcfleet.worker.gpus import gpus_here
 from dvcfleet.worker.jobs import keys_at_work

@@ -31,7 +31,7 @@ from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.planning.plan import make_plan
 from dvcfleet.workspaces.nodes.node import present_run_key
 from dvcfleet.workspaces.nodes.object_store import ObjectStore
-from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
+from dvcfleet.workspaces.nodes.workspace import RecordedHashes
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

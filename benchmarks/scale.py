@@ -32,8 +32,7 @@ from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.durations import Durations
-from dvcfleet.scheduling.locality import Locality
-from dvcfleet.scheduling.order import ReadyStages, paths
+from dvcfleet.scheduling.order import Locality, ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 from merganser.config import POINTS_FILE
 from merganser.inputs.factors import FactorSettings

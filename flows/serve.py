@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import in_one_line
+from dvcfleet.process_settings import Stop
 from dvcfleet.repository import held, is_at_work, opened, state_folder
-from dvcfleet.stop_signals import Stop
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.pages.ui import prefect_page
 from merganser.flows.repositories.identity import identity

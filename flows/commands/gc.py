@@ -28,7 +28,7 @@ from dvcfleet.dvc_adapter.unused import (
 )
 from dvcfleet.errors import UserError, some
 from dvcfleet.git import GitError, git, git_if_any
-from dvcfleet.prefect_adapter import retention
+from dvcfleet.prefect_adapter import database
 from dvcfleet.record.environments import CHANGES, ENVIRONMENTS
 from dvcfleet.record.ledger import (
     LEDGER,
@@ -96,9 +96,9 @@ class Garbage:
         yield from self._data()
         yield from self._mlflow()
         home = self._state / "prefect"
-        old, every = retention.count_old(home, self._since)
-        size = (home / retention.DATABASE).stat().st_size * old // every if old else 0
-        yield FreeablePart("Prefect", _counted(old, "flow run"), size, partial(retention.delete_old, home, self._since))
+        old, every = database.count_old(home, self._since)
+        size = (home / database.DATABASE).stat().st_size * old // every if old else 0
+        yield FreeablePart("Prefect", _counted(old, "flow run"), size, partial(database.delete_old, home, self._since))
         yield from self._records()
         yield _files("logs", "log", self._old_logs())
 

@@ -17,9 +17,8 @@ import dvcfleet
 from dvcfleet.errors import FailedError
 from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
 from dvcfleet.prefect_adapter.server import START_LIMIT_S, PrefectServer, answers
-from dvcfleet.process_settings import hand_down
+from dvcfleet.process_settings import Stop, hand_down
 from dvcfleet.repository import opened, state_folder
-from dvcfleet.stop_signals import Stop
 from dvcfleet.terminal.secrets import masked
 from merganser.tasks.tracking import follow_artifacts
 

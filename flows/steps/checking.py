@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.objects import is_near_output
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from merganser.config import PARAMS, POINTS_FILE

@@ -125,7 +125,6 @@ def is_a(error: BaseException, *names: str) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, else the name of its class."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

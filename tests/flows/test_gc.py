@@ -14,7 +14,7 @@ import yaml
 from dvc.repo import Repo
 
 from dvcfleet.lineage.audit import audit
-from dvcfleet.prefect_adapter import retention
+from dvcfleet.prefect_adapter import database
 from dvcfleet.prefect_adapter.server import PrefectServer
 from dvcfleet.record.chain import Anchor, anchor_of, check_chains
 from dvcfleet.record.environments import IMAGE, environment, sha256
@@ -276,14 +276,14 @@ def test_runs_that_ended_long_ago_go_out_of_prefects_database(toy: Make, monkeyp
         first = connection.execute("SELECT id FROM flow_run ORDER BY start_time").fetchone()[0]
         moment = f"{old:%Y-%m-%d %H:%M:%S.%f}"
         connection.execute("UPDATE flow_run SET end_time = ? WHERE id = ?", (moment, first))
-    assert retention.count_old(home, datetime.now(UTC) - MONTH) == (1, 2)
+    assert database.count_old(home, datetime.now(UTC) - MONTH) == (1, 2)
     with forking():
         found = collect_garbage(made.path, MONTH, best=False, do=True)
     assert kinds(found) == {"Prefect": "1 flow run"}
     with closing(sqlite3.connect(home / "prefect.db")) as connection:
         after = [connection.execute(f"{rows} {table}").fetchone()[0] for table in tables]
     assert [2 * count for count in after] == before
-    assert retention.count_old(home, datetime.now(UTC) - MONTH) == (0, 1)
+    assert database.count_old(home, datetime.now(UTC) - MONTH) == (0, 1)
 
 
 @pytest.mark.parametrize("text", ["", "30", "0d", "-1d", "30 days", "1y"])

@@ -175,7 +175,7 @@ def logs(
     repo: RepoOption = Path(),
 ) -> None:
     """Print the output of a stage's last run."""
-    from dvcfleet.logs import output_of
+    from dvcfleet.worker.output import output_of
 
     for data in output_of(stage, repo, follow):
         sys.stdout.buffer.write(data)

@@ -1,8 +1,9 @@
 """What a run prints."""
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 
@@ -11,9 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from dvcfleet.dvc_adapter.stages import kind_of
-from dvcfleet.errors import some
+from dvcfleet.errors import format_duration, some
 from dvcfleet.estimate import estimate
-from dvcfleet.heartbeat import Heartbeat, describe_longest, format_duration
 from dvcfleet.messages import Ending, Result
 from dvcfleet.placement import Placement
 from dvcfleet.planning.orphans import Orphan, orphan_lines
@@ -21,8 +21,52 @@ from dvcfleet.planning.plan import Plan, PlannedStage, State
 from dvcfleet.project import project_of
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.durations import last_cpu_times, last_durations
+from dvcfleet.terminal.secrets import printable
+from dvcfleet.worker.output import last_line, log_path
 
 _STYLES = {Result.FAILED: "red", Result.BLOCKED: "yellow", Result.STOPPED: "yellow"}
+# Seconds without output before the first heartbeat, and the longest time between two.
+FIRST_S, LONGEST_S = 60.0, 600.0
+_STAGES, _WIDTH = 4, 160
+
+
+class Heartbeat:
+    """A thread that calls `beat` after a minute without output, then after two, four, ... up to ten more minutes."""
+
+    def __init__(self, beat: Callable[[], None]) -> None:
+        self._beat = beat
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.restart()
+
+    def restart(self) -> None:
+        """Restart the timer: something was printed."""
+        self._interval, self._due = FIRST_S, time.monotonic() + FIRST_S
+
+    def __enter__(self) -> "Heartbeat":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(max(0.0, self._due - time.monotonic())):
+            if time.monotonic() >= self._due:
+                # Before the beat: what is printed meanwhile restarts the timer.
+                self._interval = min(2 * self._interval, LONGEST_S)
+                self._due = time.monotonic() + self._interval
+                self._beat()
+
+
+def describe_longest(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
+    """Describe the first stages of `began`, which has start times by name: the time since then, and the last line."""
+    for name, then in list(began.items())[:_STAGES]:
+        line = printable(last_line(log_path(root, name)))
+        yield f"{name} is not done after {format_duration(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
+    if len(began) > _STAGES:
+        yield f"and {len(began) - _STAGES} more"
 
 
 class Progress:
@@ -174,10 +218,7 @@ def show_plan(plan: Plan, place: Placement, root: Path, console: Console) -> Non
 
 
 def overview(work: Iterable[PlannedStage], seconds: Mapping[str, float]) -> Iterator[str]:
-    """List the stages that a run would run, kind by kind; names of one kind and reason share a line.
-
-    `seconds`: how long a stage took before, where it ran.
-    """
+    """List the stages that would run, kind by kind, those of one reason on a line; `seconds`: what they took before."""
     stages = list(work)
     for kind in dict.fromkeys(kind_of(stage.name) for stage in stages):
         of_kind = [stage for stage in stages if kind_of(stage.name) == kind]

@@ -1,13 +1,10 @@
 """Keep a run's records correct if it is killed or the machine crashes, and clean up before the next run reads them.
 
-A run syncs its file systems before dvc.lock names what it wrote, and then notes the moment in `synced`. If a run did
-not end (`at-work` is there), or the machine went down since that moment, all that was written later may be empty or
-hold other bytes, and is compared with its hash before anything uses it; temporary files are removed. `synced` also has
-the sha256 of the ledger's last line at that moment, without which the ledger is not the one that runs wrote. A dvc.yaml
-that its stages had destroyed is restored. DVC's cache may be shared with other users and machines: only this
-workspace's own files are removed there.
-
-Copies of a repository's dvc.yaml files while stages run, which may write to them, in case the run is killed.
+A run syncs its file systems before dvc.lock names what it wrote, and then notes the moment in `synced`, with the sha256
+of the ledger's last line, without which the ledger is not the one that runs wrote. If a run did not end (`at-work` is
+there), or the machine went down since that moment, what was written later is compared with its hash before anything
+uses it, and temporary files are removed. A dvc.yaml that its stages had destroyed is restored from a copy. DVC's cache
+may be shared with other users and machines: only this workspace's own files are removed there.
 """
 
 import hashlib
@@ -22,10 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from dvcfleet.disk import lines_from_end, read_json, sync_names, sync_then_write, write_durably
-from dvcfleet.dvc_adapter.listings import forget_hashes
 from dvcfleet.dvc_adapter.lock_entries import add_missing, is_destroyed, parse_map, restore_map
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, names_by_lock_file
-from dvcfleet.dvc_adapter.objects import is_torn, listing_at
+from dvcfleet.dvc_adapter.objects import forget_hashes, is_torn, listing_at
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.run_cache import entry_at, run_cache_folder, temporary_mark
@@ -41,15 +37,6 @@ def read_text_file(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def rewrite(path: Path, text: str) -> None:
-    """Replace a file's text, and keep its mode, and the link if it is one."""
-    place = Path(os.path.realpath(path))
-    mode = place.stat().st_mode if place.exists() else None
-    write_durably(place, text)
-    if mode is not None:
-        place.chmod(mode)
 
 
 def keep_copies(root: Path, state: Path, texts: Mapping[Path, str]) -> None:
@@ -74,7 +61,7 @@ def restore_destroyed(root: Path, state: Path, say: Callable[[str], None]) -> No
             continue
         now = parse_map(read_text_file(path) or "")
         if is_destroyed(now, parse_map(before)):
-            rewrite(path, restore_map(before, now, {}))
+            write_durably(path, restore_map(before, now, {}))
             lost = add_missing(now or {}, parse_map(before))
             say(f"{path.relative_to(root)} had lost {', '.join(lost)} when a run was killed: restored")
     forget_copies(state)
@@ -91,10 +78,7 @@ _MARGIN_S = 1.0
 
 
 def sync(repo: Repo, state: Path, texts: Mapping[Path, str] | None = None) -> None:
-    """Wait until everything written to the repository's file systems is on disk; record that in the folder `state`.
-
-    `texts` are files that refer to the written data; they are replaced afterwards. Raises OSError if that failed.
-    """
+    """Sync the repository's file systems, note that in `state`, then replace files by `texts`; may raise OSError."""
     _sync(repo, state, {os.path.dirname(out.fs_path) for out in repo.index.outs if out.protocol == "local"}, texts)
 
 
@@ -174,10 +158,7 @@ def recovered_lock_files(repo: Repo, state: Path) -> LockFiles:
 
 
 def _last_sync(state: Path) -> tuple[str | None, float]:
-    """Return the boot of the last sync, None if there is none, and its time (seconds since the epoch).
-
-    A damaged record counts as no sync.
-    """
+    """Return the boot of the last sync (None: there was none, empty: its record is damaged), and its time (epoch)."""
     try:
         kept = json.loads((state / SYNCED).read_bytes())
         moment = float(kept["moment"])

@@ -1,7 +1,4 @@
-"""Files on disk: durable writes, reading of files that may be damaged, and paths relative to a root.
-
-SQLite may notice only during use that a database is damaged, so that is checked first.
-"""
+"""Files on disk: durable writes, reading of files that may be damaged, and paths relative to a root."""
 
 import ctypes
 import fcntl
@@ -38,11 +35,17 @@ def overlap(one: str, other: str) -> bool:
     return is_at_or_in(one, other) or is_in(other, one)
 
 
-def sync_file_systems(folders: Iterable[str | Path]) -> None:
-    """Wait until everything written to these folders' file systems is on disk; raise OSError if it failed.
+def file_state(path: str | Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written: its inode, size and time (ns); None if it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
-    For a missing folder, its nearest existing parent counts.
-    """
+
+def sync_file_systems(folders: Iterable[str | Path]) -> None:
+    """Put the file systems of these folders, or of their nearest existing parents, on disk; may raise OSError."""
     devices: dict[int, Path] = {}
     for folder in folders:
         there = next(path for path in (Path(folder), *Path(folder).parents) if path.is_dir())

@@ -82,3 +82,10 @@ def stage_count(count: int, one: str = "", more: str = "") -> str:
     ('1 stage is done', '2 stages are done')
     """
     return f"1 stage{one}" if count == 1 else f"{count} stages{more}"
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration for people."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.objects import is_near_output
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import is_params, kind_of
-from dvcfleet.errors import some, stage_count
-from dvcfleet.heartbeat import format_duration
+from dvcfleet.errors import format_duration, some, stage_count
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.project import Expected
@@ -127,7 +126,6 @@ def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resour
 
 
 def _basis(time: KnownAmounts, took: Mapping[str, float]) -> str:
-    """Return where the times come from."""
     others = [name for name in took if name not in time.before]
     by_rule = [name for name in others if took[name] == time.expected.get(name)]
     parts = [f"what {stage_count(len(took) - len(others))} took before"] if len(others) < len(took) else []
@@ -137,7 +135,6 @@ def _basis(time: KnownAmounts, took: Mapping[str, float]) -> str:
 
 
 def _unknown(what: str, names: list[str]) -> Iterator[str]:
-    """Name the kinds of stages with an unknown amount."""
     kinds = list(dict.fromkeys(map(kind_of, names)))
     if kinds:
         yield f"not known, and not counted: the {what} of {stage_count(len(names))} ({some(kinds, _NAMED)})"

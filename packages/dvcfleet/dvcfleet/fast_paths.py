@@ -1,7 +1,4 @@
-"""Use a library's internals while they exist, and its public API otherwise.
-
-A fast path is a function that uses internals of a library; a slower function that uses its public API replaces it.
-"""
+"""Use a library's internals while they exist (a fast path), and a slower function with its public API otherwise."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

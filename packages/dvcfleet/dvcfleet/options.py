@@ -11,8 +11,7 @@ class Options:
     The last five are the engine's own: `in_order` runs one stage at a time in the order of `dvc repro`, and none after
     one that failed; `prune` removes the outputs of stages that are no longer in dvc.yaml from the workspace;
     `fetch_results` fetches what nodes with their own clones wrote; `save_experiment` saves the run as a DVC experiment,
-    as a project's runs may be anyway; `folder` is where targets that are paths start,
-    if not in the current folder.
+    as a project's runs may be anyway; `folder` is where targets that are paths start, if not in the current folder.
     """
 
     targets: tuple[str, ...] = ()

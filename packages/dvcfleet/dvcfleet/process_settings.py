@@ -1,4 +1,4 @@
-"""Settings of the engine's processes: its own variables, proxies, garbage collection, and the limit of open files.
+"""Settings of the engine's processes: its own variables, proxies, garbage collection, open files, and signals.
 
 A run has some files open for each stage that it waits for (`ulimit -n`). No stage's command gets the engine's
 variables, and servers on this machine are reached directly, whatever proxy the environment names.
@@ -7,7 +7,10 @@ variables, and servers on this machine are reached directly, whatever proxy the 
 import gc
 import os
 import resource
-from collections.abc import Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 
 from dvcfleet.errors import UserError
 
@@ -57,10 +60,7 @@ _given: dict[str, str] = {}
 
 
 def room_for(stages: int) -> int:
-    """Raise this process's limit for so many parallel stages; return how many it then allows.
-
-    Raises UserError if it does not allow a single one.
-    """
+    """Raise this process's limit for parallel stages; return how many it allows; raise UserError if not even one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = BESIDES + PER_STAGE * stages
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -86,3 +86,51 @@ def restore_limit() -> None:
     """Give a process that becomes a command the run's original limit."""
     if given := os.environ.pop(_GIVEN, ""):
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(given), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C, which goes to all processes of the terminal: the run decides what to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # those that stop a run
+
+
+class Stop:
+    """Turns signals into KeyboardInterrupt, and sets `exit_code`, which is 0 until the first of them.
+
+    A second signal calls the function of `hasten_by` instead, as soon as there is one.
+    """
+
+    exit_code = 0
+    _signals = 0
+    _hasten: Callable[[], object] | None = None
+
+    @contextmanager
+    def on_signals(self, *numbers: signal.Signals) -> Iterator[None]:
+        """Raise KeyboardInterrupt within the block on these signals."""
+        # An ignored signal stays ignored, such as SIGINT in a script's background process.
+        before = {n: signal.signal(n, self._interrupt) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def hasten_by(self, hasten: Callable[[], object] | None) -> None:
+        """Call a function at the next signal, once, or at once if two have come; None: call none."""
+        self._hasten = hasten
+        if self._signals > 1:
+            self._call()
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        self.exit_code = self.exit_code or 128 + number
+        self._signals += 1
+        if self._hasten is None and self._signals != 2:
+            raise KeyboardInterrupt
+        self._call()
+
+    def _call(self) -> None:
+        hasten, self._hasten = self._hasten, None
+        if hasten is not None:
+            hasten()

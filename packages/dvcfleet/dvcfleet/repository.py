@@ -105,10 +105,7 @@ def root_around(path: Path) -> Path:
 
 
 def pipeline_folder(path: Path) -> Path:
-    """Return the folder whose dvc.yaml is meant in a folder: the nearest one above that has one.
-
-    It is the repository's root where a project is declared, whose hooks are called there.
-    """
+    """Return the folder whose dvc.yaml is meant: the nearest one above that has one, or a declared project's root."""
     try:
         root = root_around(path)
     except NoRepositoryError:  # said when it is opened

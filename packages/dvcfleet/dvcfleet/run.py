@@ -26,7 +26,7 @@ from dvcfleet.dvc_adapter.storing import refuse_without_cache
 from dvcfleet.errors import FailedError, SkippedError, UserError, stage_count
 from dvcfleet.git import without_git
 from dvcfleet.lineage.live import open_events
-from dvcfleet.loop import Listeners, Place, RunLoop, Work
+from dvcfleet.loop import RunLoop
 from dvcfleet.messages import Ending, Result
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.placement import Placement, check_profile_stages, choose_placement
@@ -35,7 +35,7 @@ from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, validated_plan, workspace_checks
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
-from dvcfleet.process_settings import BESIDES, PER_STAGE, room_for
+from dvcfleet.process_settings import BESIDES, ENDING, PER_STAGE, Stop, room_for
 from dvcfleet.project import project_of
 from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
@@ -46,7 +46,6 @@ from dvcfleet.scheduling.durations import Durations, last_durations
 from dvcfleet.scheduling.resource_pool import local_pool
 from dvcfleet.scheduling.retries import WRITERS, exclusive_groups, found_in_code
 from dvcfleet.services import Services
-from dvcfleet.stop_signals import ENDING, Stop
 from dvcfleet.terminal.failures import failure_of
 from dvcfleet.terminal.secrets import masked
 from dvcfleet.terminal.standard_streams import StandardOutput
@@ -56,8 +55,7 @@ from dvcfleet.worker.termination import LEAVE
 from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.clone import refuse_node
 from dvcfleet.workspaces.nodes.object_store import ObjectStore, has_remote
-from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
-from dvcfleet.workspaces.nodes.workspace import NodeWorkspace, stays
+from dvcfleet.workspaces.nodes.workspace import NodeWorkspace, RecordedHashes, stays
 from dvcfleet.workspaces.undeclared_files import UndeclaredFiles
 
 STOPPED_EARLY = "stopped before any stage was started"
@@ -222,8 +220,7 @@ class RepositoryRun:
         """Run fewer stages at once where this process may not open a file for each of them."""
         if load_runner(self.place.runner).TAKES_ADDRESS:
             return
-        workers = RunnerRequest(self.place.workers).threads_here
-        at_once = min(workers, len(self.plan.work))
+        at_once = min(RunnerRequest(self.place.workers).threads_here, len(self.plan.work))
         if (room := room_for(at_once)) < at_once:
             self.place = replace(self.place, workers=room)
             needed = BESIDES + PER_STAGE * at_once
@@ -284,31 +281,35 @@ class RepositoryRun:
                 pool = runner.pool(on_nodes)
                 with Progress(self.plan, name, self.console) as progress:
                     restorable = [planned.name for planned in self.plan.work if planned.state is State.RESTORABLE]
-                    work = Work(
-                        self.plan,
-                        resources,
-                        Durations(last_durations(state), restorable),
-                        groups,
-                        self.project.wanted_first,
+                    self._loop = run = RunLoop(
+                        plan=self.plan,
+                        resources=resources,
+                        on_nodes=on_nodes,
+                        durations=Durations(last_durations(state), restorable),
+                        groups=groups,
+                        wanted_first=self.project.wanted_first,
                         # With one worker no order is quicker, and DVC's may be what the stages need.
                         in_order=self.options.in_order or self.place.workers == 1,
                         halts=self.options.in_order,
+                        lock=self.lock,
+                        lock_files=self.lock_files,
+                        workspace=self.workspace,
+                        undeclared=self.undeclared,
+                        executor=executor,
+                        pool=pool,
+                        progress=progress,
+                        ledger=Ledger(state, name, flow_run_id, self.project.identity(self.root)),
+                        events=events,
+                        on_ended=partial(self.project.while_running, say=partial(self.console.print, markup=False)),
+                        stop=self.stop,
                     )
-                    here = Place(self.lock, self.lock_files, self.workspace, self.undeclared, executor, pool, on_nodes)
-                    told = Listeners(
-                        progress,
-                        Ledger(state, name, flow_run_id, self.project.identity(self.root)),
-                        events,
-                        partial(self.project.while_running, say=partial(self.console.print, markup=False)),
-                    )
-                    self._loop = run = RunLoop(work, here, told, self.stop)
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                     execute = self.stop.on_signals(*ENDING)(run.execute)
                     received = run_flow(name, runner.task_runner, execute, self._parameters(name, continues))
                     if not run.stopping:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)
-            show_unproven(told.ledger.unproven, self.console)
+            show_unproven(run.ledger.unproven, self.console)
             self._is_summed_up = True
             if not received:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")

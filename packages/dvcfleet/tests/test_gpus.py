@@ -4,6 +4,7 @@ import pytest
 
 from dvcfleet.errors import UserError
 from dvcfleet.scheduling.resource_pool import refuse_wrong_gpus
+from dvcfleet.worker.gpus import gpus_here
 from tests.dvcfleet.toy import Make, Toy
 
 GPUS = ("3", "5")
@@ -58,3 +59,21 @@ def test_dask_workers_that_declare_more_gpus_than_they_see_are_refused() -> None
     refuse_wrong_gpus(seen, {"tcp://10.0.0.1:1": 1})
     with pytest.raises(UserError, match=r"^the worker tcp://10\.0\.0\.2:1 declares 1 GPUs, and sees 0; start it with"):
         refuse_wrong_gpus(seen, {"tcp://10.0.0.1:1": 2, "tcp://10.0.0.2:1": 1})
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [
+        ("", ()),
+        ("-1", ()),
+        ("3, 5", GPUS),
+        ("GPU-ab,GPU-cd", ("GPU-ab", "GPU-cd")),
+        ("3,-1,5", ("3",)),
+        ("3,,5", ("3",)),
+    ],
+)
+def test_a_process_sees_the_gpus_that_cuda_sees(
+    monkeypatch: pytest.MonkeyPatch, named: str, seen: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert gpus_here() == seen

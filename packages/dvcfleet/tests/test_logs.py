@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from dvcfleet import heartbeat, waiting
+from dvcfleet import console, waiting
+from dvcfleet.console import Heartbeat, describe_longest
 from dvcfleet.errors import UserError
-from dvcfleet.heartbeat import Heartbeat, describe_longest
-from dvcfleet.logs import output_of
 from dvcfleet.waiting import said_if_long
 from dvcfleet.worker import output
-from dvcfleet.worker.output import Lines, log_path, logging_to
+from dvcfleet.worker.output import Lines, log_path, logging_to, output_of
 from tests.dvcfleet.toy import Make, Printed
 from tests.support import LIMIT_S, wait_until
 
@@ -141,8 +140,8 @@ def test_what_is_printed_slowly_is_passed_on_soon(monkeypatch: pytest.MonkeyPatc
 
 
 def test_signs_come_at_growing_intervals_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "FIRST_S", 0.1)
-    monkeypatch.setattr(heartbeat, "LONGEST_S", 0.3)
+    monkeypatch.setattr(console, "FIRST_S", 0.1)
+    monkeypatch.setattr(console, "LONGEST_S", 0.3)
     beats: list[float] = []
     started = time.monotonic()
     with Heartbeat(lambda: beats.append(time.monotonic())):
@@ -154,8 +153,8 @@ def test_signs_come_at_growing_intervals_while_nothing_is_said(monkeypatch: pyte
 
 def test_no_sign_comes_soon_after_something_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(heartbeat, "FIRST_S", 0.05)
-    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(console, "FIRST_S", 0.05)
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: now))
     beats: list[float] = []
     with Heartbeat(lambda: beats.append(now)) as beating:
         now = 0.04
@@ -169,8 +168,8 @@ def test_no_sign_comes_soon_after_something_was_said(monkeypatch: pytest.MonkeyP
 
 def test_what_is_said_during_a_sign_restarts_the_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(heartbeat, "FIRST_S", 0.05)
-    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(console, "FIRST_S", 0.05)
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: now))
     beats: list[float] = []
 
     def beat() -> None:
@@ -197,7 +196,7 @@ def test_a_sign_says_what_runs_for_how_long_and_its_last_line(tmp_path: Path) ->
 
 
 def test_a_long_quiet_run_shows_what_its_stage_printed_last(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "FIRST_S", 0.1)
+    monkeypatch.setattr(console, "FIRST_S", 0.1)
     waits = "echo epoch 3; while [ ! -e go ]; do sleep 0.1; done; touch out"
     talking = toy(f"stages: {{a: {{cmd: '{waits}', deps: [source], outs: [out]}}}}", {"source": ""})
     code, text = talking.run(printed=Printed(": epoch 3\n", (talking.path / "go").touch))

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
-from dvcfleet.dvc_adapter.listings import file_hash
-from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.objects import file_hash, in_cache
 from dvcfleet.dvc_adapter.run_cache import entry_hash
 from dvcfleet.workspaces.nodes.clone import locked, make_node
 from dvcfleet.workspaces.nodes.object_store import MissingError, ObjectStore

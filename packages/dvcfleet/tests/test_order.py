@@ -6,8 +6,7 @@ import pytest
 
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.durations import Durations
-from dvcfleet.scheduling.locality import Locality
-from dvcfleet.scheduling.order import ReadyStages, followers, paths
+from dvcfleet.scheduling.order import Locality, ReadyStages, followers, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 
 NODES = tuple(Machine(f"n{number}", f"n{number}", Capacity(8, 1e9, 2)) for number in range(4))

@@ -9,7 +9,7 @@ from dvc.repo import Repo
 from dvcfleet.planning.plan import make_plan
 from dvcfleet.workspaces.nodes.node import present_run_key
 from dvcfleet.workspaces.nodes.object_store import ObjectStore
-from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
+from dvcfleet.workspaces.nodes.workspace import RecordedHashes
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import dvc
 

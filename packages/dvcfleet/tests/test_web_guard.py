@@ -16,8 +16,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from dvcfleet import web_guard
 from dvcfleet.guarded_uvicorn import NAME
-from dvcfleet.prefect_adapter import access
 from tests import PYTHONPATH
 from tests.support import wait_until
 
@@ -197,7 +197,7 @@ async def logged_in(client: Any, headers: list[tuple[bytes, bytes]], path: str =
         "client": client[0],
         "server": client[1],
     }
-    await access.Access(prefect, "dvcfleet:opensesame")(scope, send, send)
+    await web_guard.Access(prefect, "dvcfleet:opensesame")(scope, send, send)
     return b"".join(sent).decode()
 
 
@@ -229,6 +229,6 @@ def test_another_user_of_this_machine_gets_no_secret() -> None:
         with subprocess.Popen(command, user=65534, stdin=subprocess.PIPE, env={"PATH": os.defpath}, cwd="/") as other:
             client = server.accept()[1]
             ends = (client, server.getsockname())
-            assert access._owner(*ends) == 65534
+            assert web_guard._owner(*ends) == 65534
             assert asyncio.run(logged_in(ends, [(b"accept", b"text/html")])) == "Prefect's own"
             other.communicate()

@@ -1,10 +1,8 @@
 """The DVC internals that the engine uses.
 
-Those that DVC's public API can replace, only slower, are fast paths (`otherwise`); a DVC without one of the others
-(NEEDED) is refused: what the protocols say of its classes, and names that are imported. A test collects what the code
-imports: nothing else is needed.
-
-Load DVC's index of thousands of stages in seconds: shortcuts for what DVC repeats for each path, edge and stage.
+Those that DVC's public API can replace, only slower, are fast paths (`otherwise`), such as shortcuts for what DVC
+repeats for each path, edge and stage of its index. A DVC without one of the others (NEEDED) is refused: what the
+protocols say of its classes, and names that are imported. A test collects what the code imports.
 """
 
 import os
@@ -48,59 +46,39 @@ PROTOCOLS: Mapping[type, str] = {
     protocols.HashInfo: "dvc_data.hashfile.hash_info:HashInfo",
     protocols.Meta: "dvc_data.hashfile.meta:Meta",
 }
+# What nothing can replace, by module.
+_NEEDED = {
+    "dvc.dependency.base": "DependencyDoesNotExistError",
+    "dvc.data_cloud": "DataCloud.pull",
+    "dvc.exceptions": "CheckoutError CollectCacheError DvcException NotDvcRepoError RevCollectionError",
+    "dvc.fs.git": "GitFileSystem",
+    "dvc.fs": "localfs",
+    "dvc.ignore": "DvcIgnoreFilter.walk DvcIgnorePatterns.from_file",
+    "dvc.lock": "LockError",
+    "dvc.output": "OutputAlreadyTrackedError",
+    "dvc.repo.index": "Index.from_file",
+    "dvc.repo.reproduce": "collect_stages get_active_graph plan_repro",
+    "dvc.repo.trie": "build_outs_trie",
+    "dvc.rwlock": "RWLOCK_FILE RWLockFileCorruptedError RWLockFileFormatError rwlock",
+    "dvc.schema": "COMPILED_LOCKFILE_SCHEMA COMPILED_LOCK_FILE_STAGE_SCHEMA",
+    "dvc.scm": "NoSCM SCM SCMError",
+    "dvc.stage.cache": "RunCacheNotFoundError RunCacheNotSupported StageCache.pull StageCache.restore StageCache.save",
+    "dvc.stage.exceptions": "StageFileDoesNotExistError StageNotFound",
+    "dvc.stage.loader": "StageLoader.fill_from_lock",
+    "dvc.stage.serialize": "to_single_stage_lockfile",
+    "dvc.stage": "create_stage",
+    "dvc.utils.serialize": "LOADERS YAMLError YAMLFileCorruptedError dumps_yaml load_yaml parse_yaml "
+    "parse_yaml_for_update",
+    "dvc_data.hashfile.db": "get_index",
+    "dvc_data.hashfile.hash": "file_md5 fobj_md5",
+    "dvc_data.hashfile.state": "State",
+    "dvc_data.hashfile.tree": "Tree",
+    "dvc_objects.errors": "ObjectFormatError",
+    "dvc_objects.fs.system": "reflink",
+}
 NEEDED = (
     *(name for protocol, owner in PROTOCOLS.items() for name in _defined(protocol, owner)),
-    "dvc.dependency.base:DependencyDoesNotExistError",
-    "dvc.data_cloud:DataCloud.pull",
-    "dvc.exceptions:CheckoutError",
-    "dvc.exceptions:CollectCacheError",
-    "dvc.exceptions:DvcException",
-    "dvc.exceptions:NotDvcRepoError",
-    "dvc.exceptions:RevCollectionError",
-    "dvc.fs.git:GitFileSystem",
-    "dvc.fs:localfs",
-    "dvc.ignore:DvcIgnoreFilter.walk",
-    "dvc.ignore:DvcIgnorePatterns.from_file",
-    "dvc.lock:LockError",
-    "dvc.output:OutputAlreadyTrackedError",
-    "dvc.repo.index:Index.from_file",
-    "dvc.repo.reproduce:collect_stages",
-    "dvc.repo.reproduce:get_active_graph",
-    "dvc.repo.reproduce:plan_repro",
-    "dvc.repo.trie:build_outs_trie",
-    "dvc.rwlock:RWLOCK_FILE",
-    "dvc.rwlock:RWLockFileCorruptedError",
-    "dvc.rwlock:RWLockFileFormatError",
-    "dvc.rwlock:rwlock",
-    "dvc.schema:COMPILED_LOCKFILE_SCHEMA",
-    "dvc.schema:COMPILED_LOCK_FILE_STAGE_SCHEMA",
-    "dvc.scm:NoSCM",
-    "dvc.scm:SCM",
-    "dvc.scm:SCMError",
-    "dvc.stage.cache:RunCacheNotFoundError",
-    "dvc.stage.cache:RunCacheNotSupported",
-    "dvc.stage.cache:StageCache.pull",
-    "dvc.stage.cache:StageCache.restore",
-    "dvc.stage.cache:StageCache.save",
-    "dvc.stage.exceptions:StageFileDoesNotExistError",
-    "dvc.stage.exceptions:StageNotFound",
-    "dvc.stage.loader:StageLoader.fill_from_lock",
-    "dvc.stage.serialize:to_single_stage_lockfile",
-    "dvc.stage:create_stage",
-    "dvc.utils.serialize:LOADERS",
-    "dvc.utils.serialize:YAMLError",
-    "dvc.utils.serialize:YAMLFileCorruptedError",
-    "dvc.utils.serialize:dumps_yaml",
-    "dvc.utils.serialize:load_yaml",
-    "dvc.utils.serialize:parse_yaml",
-    "dvc.utils.serialize:parse_yaml_for_update",
-    "dvc_data.hashfile.db:get_index",
-    "dvc_data.hashfile.hash:file_md5",
-    "dvc_data.hashfile.hash:fobj_md5",
-    "dvc_data.hashfile.state:State",
-    "dvc_data.hashfile.tree:Tree",
-    "dvc_objects.errors:ObjectFormatError",
-    "dvc_objects.fs.system:reflink",
+    *(f"{module}:{name}" for module, names in _NEEDED.items() for name in names.split()),
 )
 DVC = FastPaths("DVC")
 otherwise = DVC.otherwise
@@ -202,34 +180,26 @@ def _params_once() -> AbstractContextManager[None]:
 @contextmanager
 def _named_errors() -> Iterator[None]:
     """Add the file's name to any error, such as one about a date in params.yaml; DVC does so for its own only."""
+    from dvc.exceptions import DvcException
     from dvc.ignore import DvcIgnorePatterns
     from dvc.repo.index import Index
 
-    load: Any = Index.from_file
-    ignored: Any = DvcIgnorePatterns.from_file
+    def naming(read: Callable[..., Any], place: int) -> Any:
+        def read_or_name(*args: Any) -> Any:
+            try:
+                return read(*args)
+            except DvcException:
+                raise
+            except Exception as error:
+                raise DvcException(f"{os.path.relpath(args[place])}: {in_one_line(error)}") from error
 
-    def load_or_name(repo: Any, path: str) -> Any:
-        return _or_name(path, load, repo, path)
-
-    def ignored_or_name(path: str, *args: Any) -> Any:
-        return _or_name(path, ignored, path, *args)
+        return staticmethod(read_or_name)
 
     with (
-        replaced(Index, "from_file", staticmethod(load_or_name)),
-        replaced(DvcIgnorePatterns, "from_file", staticmethod(ignored_or_name)),
+        replaced(Index, "from_file", naming(Index.from_file, 1)),
+        replaced(DvcIgnorePatterns, "from_file", naming(DvcIgnorePatterns.from_file, 0)),
     ):
         yield
-
-
-def _or_name(path: str, read: Callable[..., Any], *args: Any) -> Any:
-    from dvc.exceptions import DvcException
-
-    try:
-        return read(*args)
-    except DvcException:
-        raise
-    except Exception as error:
-        raise DvcException(f"{os.path.relpath(path)}: {in_one_line(error)}") from error
 
 
 def _plain_files() -> AbstractContextManager[None]:

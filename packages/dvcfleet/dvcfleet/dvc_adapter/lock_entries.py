@@ -1,9 +1,7 @@
 """Entries of dvc.lock and of the run cache as text: the bytes that DVC writes, mostly without its YAML library.
 
 That library takes milliseconds per entry. Entries hold mostly names, paths, hashes and sizes, which YAML writes
-verbatim; the library is used only for entries with anything else.
-
-YAML files as DVC reads and rewrites them: what one version of a file has and another lacks.
+verbatim; it is used only for entries with anything else, and for what a version of a YAML file has and another lacks.
 """
 
 import re
@@ -46,10 +44,7 @@ def is_destroyed(content: Mapping[str, Any] | None, before: Mapping[str, Any] | 
 
 
 def restore_map(before: str, now: Mapping[str, Any] | None, additions: Mapping[str, Any]) -> str:
-    """Return a valid earlier YAML text plus what is in the file now, plus these additions.
-
-    Without either, it is the earlier text unchanged.
-    """
+    """Return a valid earlier YAML text plus what is in the file now, plus these additions; unchanged without either."""
     from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 
     content = parse_yaml_for_update(before, "")
@@ -228,10 +223,7 @@ def _is_as_dumped(name: str, block: str) -> bool:
 
 
 def number_anchors(blocks: Iterable[str]) -> list[str] | None:
-    """Number the YAML anchors of entries continuously, as in one file.
-
-    Returns None if an entry's anchors are not its own, or if a text looks like one.
-    """
+    """Number entries' YAML anchors as in one file; None if an entry's are not its own, or if a text looks like one."""
     plain_blocks, following = [], 1
     for block in blocks:
         numbers = _anchors(block) if "&id" in block or "*id" in block else frozenset()

@@ -1,11 +1,10 @@
 """Write dvc.lock files: many entries at a time, atomically, and without losing entries if the run is killed.
 
 An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group, once the files that the
-group names are on disk. A run that finds a journal first writes its entries to dvc.lock.
-
-The files are those that `dvc repro` writes, byte for byte: entries keep their places and comments, and new ones follow
-in the order in which `dvc repro` runs their stages, whichever ended first. A note next to the journal counts the
-entries that are older than the run, so that a run that resumes after a kill puts its own among those of the killed one.
+group names are on disk. A run that finds a journal first writes its entries to dvc.lock. The files are those that `dvc
+repro` writes, byte for byte: entries keep their places and comments, and new ones follow in its order, whichever ended
+first. A note next to the journal counts the entries that are older than the run, so that a run that resumes after a
+kill puts its own among those of the killed one.
 """
 
 import hashlib
@@ -82,10 +81,7 @@ class LockFiles:
         self._note.settle()
 
     def recover(self) -> int:
-        """Write the entries that a killed run left in the journal to dvc.lock; return their number.
-
-        Entries for a dvc.lock that another process has changed since are left out: it may hold newer ones.
-        """
+        """Write a killed run's journal to those dvc.lock files that nobody has changed since; return how many."""
         entries = 0
         for line in self._journal_lines():
             path, name = line["path"], line["name"]
@@ -98,10 +94,7 @@ class LockFiles:
         return entries
 
     def record(self, stage: PipelineStage, entry: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Record a stage's entry and return it; its outputs are in the cache.
-
-        Raises a YAML error for an entry that cannot be written.
-        """
+        """Record and return a stage's entry, whose outputs are in the cache; raise a YAML error for an invalid one."""
         path, name = lock_file_of(stage), stage.name
         entry = entry or lock_entry_of(stage)
         self._lines[path, name] = lock_entry(name, entry)

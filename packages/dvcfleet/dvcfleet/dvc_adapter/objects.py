@@ -1,10 +1,8 @@
-"""Whether objects in DVC's cache are whole: DVC itself trusts an object that has the right name.
+"""Objects in DVC's cache and lists of output folders: whether they are whole; pulls; and DVC's ignore rules.
 
-After a crash of the machine, an object may be empty or end too early. Its size says so, which dvc.lock has for a file,
-and for all files of a folder together. An object whose size is right may still hold other bytes: those that were
-written shortly before the crash are removed by `dvcfleet.crash_recovery`.
-
-Pull from the DVC remote what `dvc repro --pull` would: the run cache, and the data that a stage lacks.
+DVC trusts an object of the right name. After a crash of the machine, it may be empty or end too early. Its size says
+so, which dvc.lock has for a file, and for all files of a folder together. One whose size is right may still hold other
+bytes: those that were written shortly before the crash are removed by `dvcfleet.crash_recovery`.
 """
 
 import hashlib
@@ -12,12 +10,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dvcfleet.dvc_adapter.listings import outputs_near
-from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
+from dvcfleet.disk import from_root
+from dvcfleet.dvc_adapter.internals import under_git
+from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
+
+if TYPE_CHECKING:
+    from dvc_data.hashfile.tree import Tree
+
 
 _MD5 = re.compile("[0-9a-f]{32}")
 # DVC 2's hash ignores the kind of line ends: its objects may have other sizes than the files that they stand for.
@@ -198,3 +201,85 @@ def _pull(out: Output, inside: str | None = None) -> None:
     for remote, objects in out.get_used_objs(filter_info=inside).items():
         out.repo.cloud.pull(objects, odb=remote)
         remove_torn(output_cache(out), dict.fromkeys(each.value for each in objects))
+
+
+_NEVER_DATA = (".git", ".hg", ".dvc")  # folders that DVC ignores without a rule
+_BYTECODE = "__pycache__"
+
+
+def hidden_files(folder: str, visible: Collection[str]) -> Iterator[str]:
+    """Yield the files in a folder that are not visible to DVC; a link to a folder counts as a file."""
+    known = set(visible)
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _NEVER_DATA]
+        links = (name for name in folders if os.path.islink(os.path.join(root, name)))
+        yield from (path for name in (*names, *links) if (path := os.path.join(root, name)) not in known)
+
+
+def rules_at(repo: Repo, commit: str | None) -> Callable[[str], bool]:
+    """Return a function that tells whether the ignore rules of a commit (default: HEAD) hide a file.
+
+    Without git, or without that commit, only Python's bytecode is ignored, since the rules are not known.
+    """
+    from dvc.fs.git import GitFileSystem
+    from dvc.ignore import DvcIgnoreFilter
+
+    if under_git(repo) and not repo.scm.no_commits:
+        for revision in filter(None, (commit, "HEAD")):
+            try:
+                fs = GitFileSystem(scm=repo.scm, rev=revision)
+                top = from_root(repo.scm.root_dir, repo.root_dir)
+                rules = DvcIgnoreFilter(fs, fs.normpath(fs.join("/", top)))
+            except Exception:  # scmrepo and dulwich raise many kinds for a commit that is gone
+                continue
+            return lambda path: rules.is_ignored_file(f"/{from_root(repo.scm.root_dir, path)}")
+    return lambda path: _BYTECODE in path.split(os.sep)
+
+
+def outputs_trie(stages: Sequence[Stage]) -> Any:
+    """Return the stages' outputs in a trie of their path components."""
+    from dvc.repo.trie import build_outs_trie
+
+    return build_outs_trie(stages)
+
+
+def outputs_near(trie: Any, dep: Dependency) -> list[Output]:
+    """Return the outputs of a trie at, inside or above a dependency."""
+    key = dep.fs.parts(dep.fs_path)
+    if above := trie.shortest_prefix(key):
+        return [above.value]
+    return list(trie.values(prefix=key)) if trie.has_node(key) else []
+
+
+def is_near_output(repo: Repo, path: str) -> bool:
+    """Tell whether a stage's output is at, inside or above a path of the workspace."""
+    trie, key = repo.index.outs_trie, repo.fs.parts(path)
+    return bool(trie.has_node(key) or trie.shortest_prefix(key))
+
+
+def load_listing(out: Output) -> "Tree":
+    """Return the list of an output folder's files, which must be in DVC's cache."""
+    from dvc_data.hashfile.tree import Tree
+
+    return Tree.load(out.cache, out.hash_info)
+
+
+def folder_hash(listing: Mapping[str, str]) -> str:
+    """Return DVC's hash of a folder with these files, the md5 of each by its relative path: with the suffix `.dir`."""
+    entries = [{"md5": md5, "relpath": name} for name, md5 in sorted(listing.items())]
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
+
+
+def forget_hashes(repo: Repo, paths: Iterable[str]) -> None:
+    """Make DVC's state database hash these files of the workspace again, even if they look unchanged."""
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    nothing = {"ino": 0, "mtime": 0, "size": 0}
+    repo.state.save_many([(path, HashInfo("md5", ""), nothing) for path in paths], repo.fs)
+
+
+def file_hash(repo: Repo, path: str) -> str:
+    """Return the md5 of a file of the workspace, from DVC's state database if the file has not changed."""
+    from dvc_data.hashfile.hash import hash_file
+
+    return str(hash_file(path, repo.fs, "md5", repo.state)[1].value)

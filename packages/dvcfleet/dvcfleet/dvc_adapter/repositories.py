@@ -103,10 +103,7 @@ _DATABASES = ("links/cache.db", "hashes/local/cache.db")
 
 @contextmanager
 def whole_databases() -> Iterator[None]:
-    """In the block, have DVC open its databases on first use, and remove damaged ones before.
-
-    Opening both takes longer than the rest of a command that uses neither.
-    """
+    """Have DVC open its databases on first use in the block, since that takes long, and remove damaged ones before."""
     from dvc_data.hashfile import state
 
     opened, opening = state.State, RLock()
@@ -158,10 +155,7 @@ def _remove_damaged(folder: Path) -> None:
 
 @lru_cache(maxsize=1)
 def tracked_files(repo: Repo) -> tuple[str, ...]:
-    """Return the files that git tracked when the opened repository was first asked.
-
-    Without a git program, or if it fails, git's index is read as DVC reads it.
-    """
+    """Return the files that git tracked when first asked; if git fails, by its index as DVC reads it."""
     if not under_git(repo):
         return ()
     root = repo.scm.root_dir
@@ -280,17 +274,6 @@ def git_index_read_once(repo: Repo) -> AbstractContextManager[None]:
 
     is_tracked(root)  # what is missing is found out here
     return replaced(repo.scm, "is_tracked", is_tracked)
-
-
-@contextmanager
-def as_copies(repo: Repo) -> Iterator[None]:
-    """Make DVC copy files out of its cache instead of linking them."""
-    before = repo.cache.local.cache_types
-    repo.cache.local.cache_types = ["copy"]
-    try:
-        yield
-    finally:
-        repo.cache.local.cache_types = before
 
 
 def experiment_ref(commit: str, name: str) -> str:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.disk import file_state
 from dvcfleet.dvc_adapter.protocols import Item, Repo, Stage
 from dvcfleet.errors import BusyError
 
@@ -125,7 +126,6 @@ class _Opened:
         self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def watch(self) -> None:
-        """Start to watch."""
         if self._descriptor >= 0 and not self._is_watching:
             self._libc.inotify_add_watch(self._descriptor, os.fsencode(self._path), _IN_OPEN)
             self._is_watching = True
@@ -141,7 +141,6 @@ class _Opened:
             return False
 
     def close(self) -> None:
-        """Stop watching."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -165,7 +164,7 @@ class PathLocks:
         self._wanted: dict[str, list[str]] = {}
         self._shown: set[str] = set()
         self._marks = ExitStack()
-        self._as_seen = self._state()
+        self._as_seen = file_state(self._list)
 
     def add(self, stage: Stage) -> None:
         """Lock a stage's inputs and outputs, and the outputs of its readers: others may only read them.
@@ -176,11 +175,11 @@ class PathLocks:
         """
         readers = self._graph.predecessors(stage) if stage in self._graph else ()
         read, write = _paths(stage.deps), _paths(stage.outs)
-        if self._state() != self._as_seen:
+        if file_state(self._list) != self._as_seen:
             # Others have written the list, which they do only while they hold DVC's own lock.
             with _marked(self._repo, read, write):
                 pass
-            self._as_seen = self._state()
+            self._as_seen = file_state(self._list)
         self._wanted[stage.addressing] = [*read, *write, *(path for each in readers for path in _paths(each.outs))]
 
     def remove(self, name: str) -> None:
@@ -196,7 +195,7 @@ class PathLocks:
             paths = sorted({path for paths in self._wanted.values() for path in paths})
             self._marks.enter_context(_marked(self._repo, paths, []))
             self._shown = set(self._wanted)
-        self._as_seen = self._state()
+        self._as_seen = file_state(self._list)
 
     @cached_property
     def _graph(self) -> "DiGraph":
@@ -212,13 +211,6 @@ class PathLocks:
         # A user may have removed the list, as DVC advises, or a writer of it was killed.
         with suppress(BusyError, AssertionError, KeyError, *_damage()):
             self._marks.close()
-
-    def _state(self) -> tuple[int, ...]:
-        try:
-            info = os.stat(self._list)
-        except OSError:
-            return ()
-        return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _paths(items: Iterable[Item]) -> list[str]:

@@ -54,7 +54,6 @@ def parse_entry(text: str, path: str) -> dict[str, Any] | None:
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:
-    """Replace a text in all keys and values."""
     if isinstance(value, dict):
         return {_replaced(key, old, new): _replaced(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
@@ -74,10 +73,7 @@ def temporary_mark(repo: Repo) -> str:
 
 
 def in_run_cache(stage: Stage) -> bool:
-    """Tell whether the run cache has the outputs for the stage's current command and inputs.
-
-    Raises DVC's errors for inputs that it cannot read or store.
-    """
+    """Tell whether the run cache has the outputs for a stage's command and inputs; raise DVC's errors about inputs."""
     from dvc.stage.cache import RunCacheNotFoundError
 
     if not may_restore(stage):
@@ -196,7 +192,6 @@ def _may_have_run(stage: Stage) -> bool:
 
 
 def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
-    """Tell whether DVC's cache has an output of an entry, with the recorded size."""
     return "md5" in out and has_whole(_cache_of(repo, out), out["md5"], out.get("size"))
 
 

@@ -1,7 +1,4 @@
-"""DVC's stages: their graph and order, their commands, and their entries in dvc.lock.
-
-The stages that a run's options ask for, and their graph.
-"""
+"""DVC's stages: their graph and order, those that options ask for, their commands, and their entries in dvc.lock."""
 
 import fnmatch
 import os
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import dpath
 
 from dvcfleet.dvc_adapter.internals import otherwise
-from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.objects import is_near_output
 from dvcfleet.dvc_adapter.protocols import Item, Output, ParamsDependency, PipelineStage, Repo, Stage
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.options import EVERYTHING, Options
@@ -83,10 +80,7 @@ def variable_files(path: str) -> list[str]:
 
 
 def own_meta(stage: Stage) -> tuple[Mapping[str, Any], str]:
-    """Return the engine's settings in a stage's `meta`, and their place; other keys are the user's.
-
-    Raises UserError for anything but a map, and for an unknown key.
-    """
+    """Return the engine's part of a stage's `meta` and its place; raise UserError for no map or an unknown key."""
     return _own_meta(stage.meta, f"stage {stage.addressing}", _STAGE_KEYS)
 
 
@@ -105,10 +99,7 @@ def may_restore(stage: Stage) -> bool:
 
 
 def exclusive(stage: Stage) -> str | bool | None:
-    """Return the stage's group in `meta`; stages of one group run one at a time.
-
-    False: it may run with any other stage. None: `meta` does not say.
-    """
+    """Return the stage's group, of which one runs at a time; False: it has none, None: its `meta` does not say."""
     meta, where = own_meta(stage)
     value = meta.get("exclusive")
     if value is None or value is False or (isinstance(value, str) and value.strip()):

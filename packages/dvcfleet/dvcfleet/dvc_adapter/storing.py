@@ -179,10 +179,7 @@ def make_room(out: Output) -> None:
 
 @otherwise("storing outputs", _save_and_commit)
 def save_output(out: Output) -> None:
-    """Store an output in DVC's cache, as `out.save()` and `out.commit()` do; git must already ignore it.
-
-    Thread-safe for different outputs.
-    """
+    """Store an output as `out.save()` and `out.commit()` do, from any thread; git must already ignore it."""
     info = _file_info(out) if out.use_cache and not out.persist else None
     if info is None or info["islink"] or info["nlink"] != 1 or not _copies(out):
         _save_and_commit(out)

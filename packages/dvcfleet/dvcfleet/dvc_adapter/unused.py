@@ -69,10 +69,7 @@ def unused_objects(repo: Repo, used: Collection[str]) -> list[Path]:
 def unused_runs(
     repo: Repo, objects: Collection[Path], entries: Iterable[Mapping[str, Any]], since: datetime
 ) -> list[Path]:
-    """List run-cache entries that lack an output, or will after these objects are removed.
-
-    Also lists entries from before a time that are in no dvc.lock.
-    """
+    """List run-cache entries that lack an output or will without these objects, and older ones in no dvc.lock."""
     gone = {path.parent.name + path.name for path in objects}
     kept = set()
     for entry in entries:

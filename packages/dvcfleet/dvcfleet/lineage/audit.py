@@ -17,7 +17,7 @@ from dvcfleet.lineage.rerun import Rerun, run_again
 from dvcfleet.lineage.steps import Finding, FindingKind, Lineage, Target, check_witnesses, without_line
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.verify import verify
-from dvcfleet.planning.orphans import find_orphans
+from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.record.chain import Anchor, Chain, check_chains
 from dvcfleet.record.environments import changes_file, damaged_environments, environment_file, is_intact
 from dvcfleet.record.ledger import entry_digest, made_entries
@@ -63,7 +63,6 @@ def audit(
 
     `left_out`: for a repository from somebody else: tells whether a missing file is meant to be missing, as in an
     archive without data. Nothing outside such a repository is read. `anchor`: the ledger's head at an earlier time.
-
     Raises UserError while a run is active, or if a run was killed and has not been continued.
     """
     started, folder = time.monotonic(), repo.absolute()
@@ -87,10 +86,12 @@ def audit(
         chains = check_chains(state, anchor)
         findings += _broken_chains(chains)
         if not text:
-            findings += _beside_stages(dvc_repo, kept)
-            known = [*(finding.name for finding in findings), *_orphaned(dvc_repo)]
+            orphans = list(find_orphans(dvc_repo))
+            findings += _beside_stages(dvc_repo, kept, orphans)
+            outs = (os.path.relpath(out, dvc_repo.root_dir) for orphan in orphans for out in orphan.outs)
+            known = [*(finding.name for finding in findings), *outs]
             findings += check_strangers(dvc_repo, lineage, project.written_by_stages(), known)
-        findings += check_witnesses(dvc_repo, lineage, made, _concerned(findings))
+        findings += check_witnesses(dvc_repo, lineage, made, {stage for each in findings for stage in each.stages})
         findings += project.audit(lineage, findings)
         also = (
             *_lines_counted(chains),
@@ -108,30 +109,21 @@ def audit(
 
 
 def _broken_chains(chains: Mapping[Path, Chain]) -> Iterator[Finding]:
-    """Find missing, moved, edited or added lines of ledgers."""
     cure = "it is not the record that runs kept; if you know why, move it away, and .dvcfleet/synced with it"
     for path, chain in chains.items():
         for fault in chain.faults:
             yield Finding(FindingKind.RECORD, os.path.relpath(path), f"{fault}; {cure}")
 
 
-def _concerned(findings: Iterable[Finding]) -> set[str]:
-    return {stage for finding in findings for stage in finding.stages}
-
-
-def _beside_stages(repo: Repo, kept: Iterable[tuple[Path, dict[str, Any]]]) -> Iterator[Finding]:
+def _beside_stages(
+    repo: Repo, kept: Iterable[tuple[Path, dict[str, Any]]], orphans: Iterable[Orphan]
+) -> Iterator[Finding]:
     """Find edited run-cache entries, and dvc.lock entries of stages that no longer exist."""
     for path in edited_entries(repo, kept):
         yield Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
-    for orphan in find_orphans(repo):
+    for orphan in orphans:
         message = f"dvc.lock has it, dvc.yaml does not; {'the next run' if orphan.by_run else 'run --prune'} removes it"
         yield Finding(FindingKind.UNDECLARED, orphan.name, message)
-
-
-def _orphaned(repo: Repo) -> Iterator[str]:
-    """Yield the outputs of stages that dvc.yaml no longer has, relative to the repository's root."""
-    for orphan in find_orphans(repo):
-        yield from (os.path.relpath(out, repo.root_dir) for out in orphan.outs)
 
 
 def _lines_counted(chains: Mapping[Path, Chain]) -> Iterator[str]:

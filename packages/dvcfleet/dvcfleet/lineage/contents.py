@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dvcfleet.disk import from_root
-from dvcfleet.dvc_adapter.listings import folder_hash
 from dvcfleet.dvc_adapter.lock_entries import split_lock_file
+from dvcfleet.dvc_adapter.objects import folder_hash
 from dvcfleet.dvc_adapter.protocols import Item, Repo
 from dvcfleet.errors import UserError
 from dvcfleet.terminal.machine_limits import usable_cpus
@@ -77,10 +77,7 @@ class Contents:
 
 
 def is_checked(item: Item) -> bool:
-    """Tell whether an input or output is a file or folder on this machine whose md5 DVC recorded.
-
-    Raises UserError for a hash of DVC 2, which ignores the kind of line ends.
-    """
+    """Tell whether an item is a local file or folder whose md5 DVC recorded; raise UserError for a hash of DVC 2."""
     if item.protocol != "local" or not item.hash_info:
         return False
     if item.hash_info.name == "md5-dos2unix":

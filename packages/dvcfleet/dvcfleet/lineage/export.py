@@ -20,10 +20,7 @@ Export = tuple[Iterable[bytes] | Callable[[Path], None], str]
 
 
 def exported(repo: Path, path: Path, target: str | None = None) -> Export:
-    """Return the content of an export to a file, or folder, of this name, for everything or one target.
-
-    Raises UserError for an unknown suffix, and if nothing has run yet.
-    """
+    """Return an export by its file's or folder's name; raise UserError for an unknown suffix, or if nothing has run."""
     if path.suffix not in KINDS:
         known = ", ".join(f"{suffix} ({kind})" for suffix, kind in KINDS.items() if suffix)
         raise UserError(f"{path}: the name must end in {known}, or in nothing for an RO-Crate in a folder")

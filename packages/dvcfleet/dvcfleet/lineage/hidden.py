@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 
 from dvcfleet.disk import overlap
-from dvcfleet.dvc_adapter.listings import hidden_files, is_near_output, rules_at
+from dvcfleet.dvc_adapter.objects import hidden_files, is_near_output, rules_at
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import some
 from dvcfleet.lineage.contents import Contents, is_checked
@@ -86,6 +86,10 @@ def _rules(repo: Repo, lineage: Lineage) -> Callable[[str], bool]:
 
 _HEAD = 16  # bytes: the magic number, flags, and the time and size of the .py or its hash
 _OPTIMIZED = ("", "1", "2")
+_OF_CODE = (
+    *("name", "qualname", "code", "exceptiontable", "flags", "linetable", "names", "varnames", "freevars", "cellvars"),
+    *("firstlineno", "stacksize", "argcount", "kwonlyargcount", "posonlyargcount"),
+)
 _LEFT_OUT = frozenset({".git", ".venv", ".dvc", ".dvcfleet", "node_modules"})
 
 
@@ -155,29 +159,15 @@ def _code_of(content: bytes, name: str, level: int) -> bytes | None:
 
 def _digest(code: CodeType | None) -> bytes | None:
     """Return a digest of code, apart from the folder it was compiled in."""
-    if code is None:
-        return None
-    digest = sha256()
-    for part in _parts(code):
-        digest.update(repr(part).encode())
-    return digest.digest()
+    return None if code is None else sha256(repr(_parts(code)).encode()).digest()
 
 
-def _parts(code: CodeType) -> Iterator[object]:
-    """Yield everything that determines code: instructions, names and constants, and nested code."""
-    yield code.co_name, code.co_qualname, code.co_code, code.co_exceptiontable, code.co_flags, code.co_linetable
-    yield code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_firstlineno, code.co_stacksize
-    yield code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount
-    yield from (part for each in code.co_consts for part in _constant(each))
-
-
-def _constant(value: object) -> Iterator[object]:
+def _parts(value: object) -> tuple[object, ...]:
+    """Return everything that determines code, nested code included, or a constant in it."""
     if isinstance(value, CodeType):
-        yield from _parts(value)
-    elif isinstance(value, frozenset):  # in no order
-        yield "frozenset", sorted((type(each).__name__, repr(each)) for each in value)
-    elif isinstance(value, tuple):
-        yield "tuple", len(value)
-        yield from (part for each in value for part in _constant(each))
-    else:
-        yield type(value).__name__, repr(value)
+        return (*(getattr(value, f"co_{name}") for name in _OF_CODE), *map(_parts, value.co_consts))
+    if isinstance(value, frozenset):  # in no order
+        return "frozenset", sorted((type(each).__name__, repr(each)) for each in value)
+    if isinstance(value, tuple):
+        return "tuple", *map(_parts, value)
+    return type(value).__name__, repr(value)

@@ -1,7 +1,4 @@
-"""Send a run's OpenLineage events during the run, to the endpoint in OpenLineage's own client settings.
-
-They are sent in the background: an unreachable endpoint neither stops nor slows a run, and is reported once.
-"""
+"""Send OpenLineage events during a run, by its client's settings, in the background; a failure is reported once."""
 
 import logging
 import os
@@ -96,16 +93,16 @@ class _Live(Events):
     def began(self, stage: Stage) -> None:
         if stage.addressing not in self._began:
             self._began.add(stage.addressing)
-            self._sender.send(lambda: self._started(stage, None, _now()))
+            self._sender.send(self._started, stage, None, _now())
 
     def ended(self, stage: Stage, execution: Execution, entry: Mapping[str, Any] | None) -> None:
         if stage.addressing not in self._began:
-            self._sender.send(lambda: self._started(stage, entry, execution.began))
-        self._sender.send(lambda: self._ended(stage, entry, execution))
+            self._sender.send(self._started, stage, entry, execution.began)
+        self._sender.send(self._ended, stage, entry, execution)
 
     def stopped(self, stage: Stage) -> None:
         if stage.addressing in self._began:
-            self._sender.send(lambda: self._stopped(stage))
+            self._sender.send(self._stopped, stage, _now())
 
     def _started(self, stage: Stage, entry: Mapping[str, Any] | None, when: str) -> Any:
         from dvcfleet.lineage.openlineage import started
@@ -120,10 +117,9 @@ class _Live(Events):
         step, about = step_of(stage, entry), self._about(stage, one.began)
         return ended(stage.addressing, step, about, one, environment, self._repository)
 
-    def _stopped(self, stage: Stage) -> Any:
+    def _stopped(self, stage: Stage, when: str) -> Any:
         from dvcfleet.lineage.openlineage import stopped
 
-        when = _now()
         return stopped(stage.addressing, self._about(stage, when), when)
 
     def _about(self, stage: Stage, began: str) -> Any:
@@ -147,10 +143,10 @@ class _Sender:
         self._thread = Thread(target=self._work, name="OpenLineage", daemon=True)
         self._thread.start()
 
-    def send(self, make: Callable[[], Any]) -> None:
+    def send(self, make: Callable[..., Any], *args: Any) -> None:
         """Create an event now, and send it after earlier ones."""
         try:
-            self._events.put(make())
+            self._events.put(make(*args))
         except Exception as error:  # whatever is wrong with what is told: the run goes on
             self._tell(in_one_line(error))
 

@@ -23,17 +23,6 @@ from openlineage.client.event_v2 import (
     RunState,
     set_producer,
 )
-from openlineage.client.facet_v2 import (
-    error_message_run,
-    execution_parameters_run,
-    input_statistics_input_dataset,
-    job_type_job,
-    output_statistics_output_dataset,
-    parent_run,
-    processing_engine_run,
-    source_code_location_job,
-    tags_run,
-)
 from openlineage.client.serde import Serde
 
 from dvcfleet import __version__
@@ -76,11 +65,11 @@ def openlineage_run(stage: str, name: str, flow_run: str | None, began: str, led
     """Return a stage's run, with the same id in every export and during the run."""
     identity = f"urn:dvcfleet:{flow_run or name}:{stage}" + ("" if flow_run else f":{began}") + ledger
     facets: dict[str, facet_v2.RunFacet] = {
-        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(__version__, "dvcfleet")
+        "processing_engine": facet_v2.processing_engine_run.ProcessingEngineRunFacet(__version__, "dvcfleet")
     }
     if flow_run:
-        parent = parent_run.Job(NAMESPACE, "dvc repository")
-        facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(flow_run), parent)
+        parent = facet_v2.parent_run.Job(NAMESPACE, "dvc repository")
+        facets["parent"] = facet_v2.parent_run.ParentRunFacet(facet_v2.parent_run.Run(flow_run), parent)
     return Run(str(uuid5(NAMESPACE_URL, identity)), facets)
 
 
@@ -137,36 +126,40 @@ def _about(one: Execution, step: LineageStep | None, environment: Mapping[str, A
         "other_ledger": one.ledger,
         **{name: environment.get(name) or None for name in _ABOUT_ENVIRONMENT},
     }
-    tags = [tags_run.TagsRunFacetFields(name, as_text(value)) for name, value in known.items() if value is not None]
-    facets: dict[str, facet_v2.RunFacet] = {"tags": tags_run.TagsRunFacet(tags)}
+    tags = [
+        facet_v2.tags_run.TagsRunFacetFields(name, as_text(value)) for name, value in known.items() if value is not None
+    ]
+    facets: dict[str, facet_v2.RunFacet] = {"tags": facet_v2.tags_run.TagsRunFacet(tags)}
     params = {
         f"{file}:{key}": value
         for file, values in (step.params if step else {}).items()
         for key, value in values.items()
     }
     if params:
-        facets["executionParameters"] = execution_parameters_run.ExecutionParametersRunFacet(
+        facets["executionParameters"] = facet_v2.execution_parameters_run.ExecutionParametersRunFacet(
             [
-                execution_parameters_run.ExecutionParameter(masked(key), value=as_text(value))
+                facet_v2.execution_parameters_run.ExecutionParameter(masked(key), value=as_text(value))
                 for key, value in params.items()
             ]
         )
     if one.result == Result.FAILED:
-        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(masked(one.why or "failed"), "shell")
+        facets["errorMessage"] = facet_v2.error_message_run.ErrorMessageRunFacet(masked(one.why or "failed"), "shell")
     return facets
 
 
 def job(stage: str, step: LineageStep | None, repository: str | None = None, commit: str | None = None) -> Job:
     """Return a stage as a job: its commands, and the place of its code if git knows it."""
     facets: dict[str, facet_v2.JobFacet] = {
-        "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="DVCFLEET", jobType="DVC_STAGE")
+        "jobType": facet_v2.job_type_job.JobTypeJobFacet(
+            processingType="BATCH", integration="DVCFLEET", jobType="DVC_STAGE"
+        )
     }
     if step and step.commands:
         facets["sourceCode"] = facet_v2.source_code_job.SourceCodeJobFacet("shell", masked("\n".join(step.commands)))
     if step and step.description:
         facets["documentation"] = facet_v2.documentation_job.DocumentationJobFacet(masked(step.description))
     if repository and commit:
-        facets["sourceCodeLocation"] = source_code_location_job.SourceCodeLocationJobFacet(
+        facets["sourceCodeLocation"] = facet_v2.source_code_location_job.SourceCodeLocationJobFacet(
             type="git", url=repository, repoUrl=repository, version=commit
         )
     return Job(NAMESPACE, stage, facets)
@@ -195,13 +188,15 @@ def datasets(step: LineageStep | None) -> tuple[list[InputDataset], list[OutputD
 def _size_read(item: Artifact) -> dict[str, Any]:
     if item.size is None:
         return {}
-    return {"inputStatistics": input_statistics_input_dataset.InputStatisticsInputDatasetFacet(size=item.size)}
+    return {"inputStatistics": facet_v2.input_statistics_input_dataset.InputStatisticsInputDatasetFacet(size=item.size)}
 
 
 def _size_written(item: Artifact) -> dict[str, Any]:
     if item.size is None:
         return {}
-    return {"outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(size=item.size)}
+    return {
+        "outputStatistics": facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(size=item.size)
+    }
 
 
 def _version(version: str | None) -> dict[str, Any]:

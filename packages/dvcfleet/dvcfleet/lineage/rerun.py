@@ -1,7 +1,4 @@
-"""Run a chain of stages again in a scratch copy that shares nothing with the repository, and compare the results.
-
-Metric files are compared number by number, within tolerances.
-"""
+"""Run stages again in a scratch copy that shares nothing with the repository; compare bytes, or metrics' numbers."""
 
 import json
 import math
@@ -25,7 +22,7 @@ from dvcfleet.dvc_adapter.stages import is_metric, set_params, varies
 from dvcfleet.errors import UserError, some
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import path_from_root
-from dvcfleet.lineage.hooks import LineageHooks, hooks_of
+from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Finding, FindingKind, Lineage
 from dvcfleet.lineage.tree import recorded_entry
 from dvcfleet.run_names import RUN_NAME_VARIABLE
@@ -206,9 +203,10 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
     before = recorded_entry(stage, {lock_file_of(stage): read_lock_file(lock_file_of(stage))}) or {}
     outs = [out for out in stage.outs if out.hash_info and varies(out) is not True]
     if how.params and _inputs(entry) != _inputs(before):
-        for out in outs:
-            if is_metric(out):
-                yield from _compare_metric(hooks_of(Path(repo.root_dir)), out, scratch, how)
+        changed = ", ".join(f"{key} {value} instead of {declared}" for key, (declared, value) in how.params.items())
+        tolerance = hooks_of(Path(repo.root_dir)).tolerance
+        for out in filter(is_metric, outs):
+            yield from _compare_json(out, scratch, partial(tolerance, path_from_root(out)), f" ({changed})")
         return
     again = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
     for out in outs:
@@ -216,7 +214,7 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
         if value == out.hash_info.value:
             continue
         if isinstance(keys, tuple) and os.path.isfile(out.fs_path):
-            yield from _compare_json(out, scratch, keys)
+            yield from _compare_json(out, scratch, partial(_unless_varying, keys))
         else:
             message = f"{stage.addressing} writes different bytes when run again{_where(out, str(value), scratch)}"
             yield Finding(FindingKind.NOT_REPRODUCED, path_from_root(out), message, (stage.addressing,))
@@ -227,22 +225,16 @@ def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return entry.get("cmd"), entry.get("params"), {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
 
 
-def _compare_json(out: Output, scratch: Path, varying: Collection[str]) -> Iterator[Finding]:
-    """Compare two versions of a JSON object without the keys that vary."""
-    name = path_from_root(out)
-    for difference in differences(
-        Path(out.fs_path), scratch / name, lambda _, keys: None if keys[:1] and keys[0] in varying else 0.0
-    ):
-        yield Finding(FindingKind.NOT_REPRODUCED, name, difference, (out.stage.addressing,))
+def _unless_varying(varying: Collection[str], content: Any, keys: KeyPath) -> float | None:
+    return None if keys[:1] and keys[0] in varying else 0.0
 
 
-def _compare_metric(hooks: LineageHooks, out: Output, scratch: Path, how: Rerun) -> Iterator[Finding]:
-    name = path_from_root(out)
+def _compare_json(out: Output, scratch: Path, tolerance: Tolerance, why: str = "") -> Iterator[Finding]:
     if not os.path.isfile(out.fs_path):
         return  # a finding of its own
-    changed = ", ".join(f"{key} {value} instead of {declared}" for key, (declared, value) in how.params.items())
-    for difference in differences(Path(out.fs_path), scratch / name, partial(hooks.tolerance, name)):
-        yield Finding(FindingKind.NOT_REPRODUCED, name, f"{difference} ({changed})", (out.stage.addressing,))
+    name = path_from_root(out)
+    for difference in differences(Path(out.fs_path), scratch / name, tolerance):
+        yield Finding(FindingKind.NOT_REPRODUCED, name, f"{difference}{why}", (out.stage.addressing,))
 
 
 def _where(out: Output, value: str, scratch: Path) -> str:

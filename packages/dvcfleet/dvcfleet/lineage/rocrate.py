@@ -158,8 +158,10 @@ class _Writer:
             "startTime": min(one.began for one in several),
             "endTime": max(one.ended for one in several).isoformat(),
             "actionStatus": _FAILED if failed else _DONE,
-            "description": ": ".join([", ".join(dict.fromkeys(one.result for one in several)), *_commands(step)]),
+            "description": ", ".join(dict.fromkeys(one.result for one in several)),
         }
+        if step:
+            about["description"] += f": {masked('; '.join(step.commands))}"
         if failed:
             about["error"] = masked("; ".join(f"{one.stage}: {one.why or 'failed'}" for one in failed))
         if users := dict.fromkeys(one.user for one in several if one.user):
@@ -227,10 +229,6 @@ def _single(value: Any) -> Any:
 
 def _format(name: str) -> str:
     return _FORMATS.get(Path(name).suffix) or guess_type(name)[0] or "text/plain"
-
-
-def _commands(step: LineageStep | None) -> tuple[str, ...]:
-    return (masked("; ".join(step.commands)),) if step else ()
 
 
 def _urn(kind: str, name: str) -> str:

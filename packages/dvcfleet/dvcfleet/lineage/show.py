@@ -97,12 +97,13 @@ def _execution(execution: Execution | None) -> str:
         restored = " (restored from DVC's run cache, when no ledger said who made it)"
     commit = "no commit" if execution.commit is None else f"commit {execution.commit}"
     changes = " with changes" if execution.dirty else ""
+    by_another = f"; by another ledger, {LEDGERS}/{execution.ledger}" if execution.ledger else ""
     changes += f" (patch {execution.changes[:SHORT]})" if execution.changes else ""
     return (
         f"{execution.began}, {execution.seconds:.1f} s{_used(execution)}, {execution.peak_rss_bytes / 2**20:.0f} MiB, "
         f"on {execution.host}"
         f"{restored}; run {execution.run}, flow run {execution.flow_run}; {commit}{changes}; "
-        f"environment {execution.environment[:SHORT]}{by_another(execution)}"
+        f"environment {execution.environment[:SHORT]}{by_another}"
     )
 
 
@@ -111,11 +112,6 @@ def _used(execution: Execution) -> str:
     amounts = {"CPU": execution.cpu_s, "GPU": execution.gpu_s}
     parts = [f"{seconds:.1f} s of {kind} time" for kind, seconds in amounts.items() if seconds]
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def by_another(execution: Execution) -> str:
-    """Return a note that the execution is in another ledger than the repository's own."""
-    return f"; by another ledger, {LEDGERS}/{execution.ledger}" if execution.ledger else ""
 
 
 def environment_words(content: dict[str, Any]) -> str:

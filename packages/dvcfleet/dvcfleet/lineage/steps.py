@@ -272,7 +272,6 @@ class _Witnesses:
 
     @cached_property
     def _experiments(self) -> list[str]:
-        """The commits of the last experiments."""
         asked = ("for-each-ref", "--sort=-committerdate", f"--count={_EXPERIMENTS}", "--format=%(objectname)")
         return (git_if_any(self._repo.root_dir, *asked, "refs/exps") or "").split()
 
@@ -311,5 +310,4 @@ def _outs(repo: Repo, entry: Mapping[str, Any], varies: Mapping[str, bool | list
 
 
 def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two comparable outputs differ."""
     return any(one[path] != other[path] for path in one.keys() & other.keys())

@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
@@ -65,22 +65,16 @@ def step_of(stage: Stage, entry: Mapping[str, Any] | None) -> LineageStep:
         stage=stage.addressing,
         description=stage.desc,
         commands=tuple([commands] if isinstance(commands, str) else commands),
-        params=_params(known, folder),
-        inputs=tuple(Artifact(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data") for one in deps),
-        outputs=tuple(
-            Artifact(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data")
-            for one in known.get("outs", ())
-        ),
+        params={_joined(folder, file): dict(values) for file, values in known.get("params", {}).items()},
+        inputs=tuple(_artifact(one, folder) for one in deps),
+        outputs=tuple(_artifact(one, folder) for one in known.get("outs", ())),
         needs=(),
         execution=None,
     )
 
 
 def recorded_entry(stage: Stage, lock_files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return DVC's record of a stage in the form of a dvc.lock entry; None if it never ran.
-
-    `lock_files`: the entries of each dvc.lock file by its path.
-    """
+    """Return DVC's record of a stage as a dvc.lock entry, given those of each dvc.lock; None if it never ran."""
     if in_dvc_yaml(stage):
         return lock_files[lock_file_of(stage)].get(stage.name)
     # A .dvc file is its own lock file.
@@ -110,11 +104,8 @@ class _Reader:
         folder = from_root(self._repo.root_dir, stage.wdir)
         outputs = tuple(self._items(entry.get("outs", ()), folder, None))
         noted = self._executions.get((_bare(stage.addressing), entry_digest(entry)))
-        return LineageStep(
-            stage=stage.addressing,
-            description=stage.desc,
-            commands=tuple([entry["cmd"]] if isinstance(entry["cmd"], str) else entry["cmd"]),
-            params=_params(entry, folder),
+        return replace(
+            step_of(stage, entry),
             inputs=tuple(self._items(entry.get("deps", ()), folder, makers)),
             outputs=outputs,
             needs=tuple(makers),
@@ -171,14 +162,12 @@ class _Reader:
     ) -> Iterator[Artifact]:
         """Read the inputs or, without `makers`, the outputs of an entry."""
         for one in recorded:
-            path = _joined(folder, one["path"])
-            made_by = tuple(n for n, outs in (makers or {}).items() if any(overlap(path, out) for out in outs))
+            item = _artifact(one, folder)
+            made_by = tuple(n for n, outs in (makers or {}).items() if any(overlap(item.path, out) for out in outs))
             kind: Literal["data", "code", "source"] = "data"
             if makers is not None and not made_by:
-                kind = "code" if str(Path(self._repo.root_dir, path)) in tracked_paths(self._repo) else "source"
-            yield Artifact(
-                path, one.get("md5"), one.get("size"), kind, made_by, self._hooks.about(path, one.get("md5"))
-            )
+                kind = "code" if str(Path(self._repo.root_dir, item.path)) in tracked_paths(self._repo) else "source"
+            yield replace(item, kind=kind, made_by=made_by, about=self._hooks.about(item.path, item.hash))
 
     def _origins(self, outputs: Iterable[Artifact]) -> Iterator[FetchedSource]:
         for item in outputs:
@@ -187,8 +176,8 @@ class _Reader:
                 yield origin
 
 
-def _params(entry: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any]]:
-    return {_joined(folder, file): dict(values) for file, values in entry.get("params", {}).items()}
+def _artifact(one: Mapping[str, Any], folder: str) -> Artifact:
+    return Artifact(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data")
 
 
 def _joined(folder: str, path: str) -> str:

@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from dvcfleet.disk import overlap
-from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.lock_entries import read_again
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of
-from dvcfleet.dvc_adapter.objects import cached_listing, output_cache
+from dvcfleet.dvc_adapter.objects import cached_listing, is_near_output, output_cache
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, ParamsDependency, Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, varying
 from dvcfleet.errors import some

@@ -51,14 +51,12 @@ class CodeSearch:
             if (path, folder) in self._found or self._pattern.search(content):
                 self._found |= {(begin, folder), (path, folder)}
                 return True
-            find = self._imported if path.endswith(_MODULES) else self._in_script
-            waiting += [each for each in dict.fromkeys(find(path, content, folder)) if each not in seen]
+            is_module = path.endswith(_MODULES)
+            find = self._imported(path, content, folder) if is_module else self._named(os.fsdecode(content), folder)
+            waiting += [each for each in dict.fromkeys(find) if each not in seen]
             seen.update(waiting)
         self._free |= {(path, folder) for path in seen}
         return False
-
-    def _in_script(self, path: str, content: bytes, folder: str) -> Iterator[str]:
-        return self._named(os.fsdecode(content), folder)
 
     def _named(self, text: str, folder: str) -> Iterator[str]:
         """Find the files of code that a command line names, also as modules (`python -m package.module`)."""

@@ -10,9 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, names_by_lock_file, read_lock_file
-from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.objects import in_cache, is_near_output
 from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import locked_stage
@@ -114,10 +113,7 @@ def forget_orphans(lock_files: LockFiles, orphans: Iterable[Orphan]) -> None:
 
 
 def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:
-    """Remove the orphan's outputs from the workspace if DVC's cache holds the same bytes; return those not removed.
-
-    An output that was edited, or that the cache does not hold, stays: it may be the only copy.
-    """
+    """Remove the orphan's outputs whose bytes DVC's cache holds; return those that stay, as perhaps the only copies."""
     left = []
     for out in _lone_outs(repo, orphan.lock_file, orphan.entry):
         if not out.exists:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.objects import is_near_output
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import with_cause
 from dvcfleet.dvc_adapter.run_cache import in_run_cache, may_check_out
@@ -115,10 +115,8 @@ class Plan:
 def plan(repo: Path, options: Options = EVERYTHING, step: Step = in_silence) -> Plan:
     """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or those that the options name.
 
-    `step` is told what is done next.
-
-    Raises UserError for an unknown target, an invalid dvc.yaml, a folder that is not a DVC repository, or a mistake
-    that the repository's project finds.
+    `step` is told what is done next. Raises UserError for an unknown target, an invalid dvc.yaml, a folder that is not
+    a DVC repository, or a mistake that the repository's project finds.
     """
     options = replace(options, folder=repo.absolute())
     with opened(repo) as dvc_repo:
@@ -257,10 +255,7 @@ class Judge:
     outs: Mapping[str, Output] = field(default_factory=dict, repr=False)
 
     def __call__(self, stage: Stage, upstream: Upstream = (), checks: StageChecks = IN_WORKSPACE) -> PlannedStage:
-        """Judge a stage, given the stages that it reads from and their states, unless these have ended.
-
-        Raises what DVC raises for what it cannot read of the stage.
-        """
+        """Judge a stage by those it reads from, unless these have ended; raise DVC's errors about the stage."""
         options = self.options
         if options.no_run_cache:
             checks = replace(checks, ran_before=lambda stage: False)
@@ -277,10 +272,7 @@ class Judge:
         return planned
 
     def _tolerant(self, checks: StageChecks) -> StageChecks:
-        """Return checks that take missing data for unchanged, as DVC's `allow_missing`.
-
-        A dependency is changed all the same if the stage that writes it wrote other bytes since.
-        """
+        """Return checks that take missing data for unchanged, unless its writer has written other bytes since."""
 
         def dependency(dep: Dependency) -> list[str]:
             if dep.exists:

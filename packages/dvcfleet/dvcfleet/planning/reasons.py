@@ -58,10 +58,7 @@ def reasons_once() -> Callable[[Dependency], list[str]]:
 
 
 def output_reasons(out: Output) -> list[str]:
-    """Return how an output in the workspace differs from the stage's last result; empty if it does not.
-
-    Raises FailedError if DVC cannot read its record of a folder.
-    """
+    """Return how an output differs from its stage's last result; raise FailedError for a folder's unreadable record."""
     if out.use_cache and not out.is_in_repo:
         return [f"output {out} outside the repository, where DVC caches none"]
     if is_as_noted(out):

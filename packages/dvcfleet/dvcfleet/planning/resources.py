@@ -39,10 +39,7 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def resources_of(stage: Stage, more: Mapping[str, Any] | None = None) -> Resources:
-    """Return the resources that the stage's `meta` requests; `more`, from a profile, overrides the same keys.
-
-    Raises UserError for an invalid value.
-    """
+    """Return what a stage's `meta` requests, overridden by a profile's `more`; raise UserError for an invalid value."""
     meta, where = own_meta(stage)
     if more:
         meta = {**meta, **more, "resources": {**_resources(meta, where), **_resources(more, where)}}

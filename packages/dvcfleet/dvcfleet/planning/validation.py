@@ -1,9 +1,4 @@
-"""Have a project check its own files before any work, and remember what is valid.
-
-The outputs of stages that the repository's project can predict without running them.
-
-The plan can then tell whether the stages that read them must run.
-"""
+"""A project's checks of its own files before any work, and outputs of stages that it predicts without running them."""
 
 import hashlib
 import os
@@ -12,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from dvcfleet.disk import is_in, write_durably
-from dvcfleet.dvc_adapter.listings import folder_hash
+from dvcfleet.dvc_adapter.objects import folder_hash
 from dvcfleet.dvc_adapter.protocols import Dependency, Repo, Stage
 from dvcfleet.errors import UserError
 from dvcfleet.project import project_of

@@ -15,16 +15,7 @@ import httpx
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterName,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    TaskRunFilter,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import StateType
 from prefect.context import FlowRunContext, get_run_context
 from prefect.exceptions import FailedRun, PrefectException
@@ -56,6 +47,8 @@ from dvcfleet.workspaces.nodes.node import run_on_node
 
 LOG_LIMIT = 1 << 20  # characters of a stage's output that Prefect gets
 FETCH_LIMIT_S = 1.0  # of an outcome from its node, during which no other is taken
+# Not an argument or a closure: a process pool copies the flow, and the repository cannot be copied.
+_CURRENT: ContextVar[Callable[[], dict[str, Ending]]] = ContextVar("current")
 BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
 
 
@@ -113,10 +106,7 @@ def stage_run(job: Job) -> Outcome:
 
 
 class PrefectExecutor:
-    """Runs jobs as task runs of the current flow run; `fork_servers` start their processes unless the runner is remote.
-
-    `run` is the run's name.
-    """
+    """Runs the jobs of a run as task runs; `fork_servers` start their processes unless the runner is remote."""
 
     def __init__(self, runner: Runner, fork_servers: ForkServers, run: str) -> None:
         self._runner, self._fork_servers, self._run = runner, fork_servers, run
@@ -284,36 +274,8 @@ def repository_run(run: dict[str, Any]) -> State[Any]:
     return _run_current()
 
 
-def _mark_killed(repository: str) -> None:
-    """Mark as crashed what still counts as running of the earlier runs that this run continues.
-
-    Their processes are gone: one run at a time writes to a repository. Does nothing if the server does not answer.
-    """
-    crashed: State[Any] = Crashed(message="killed; a later run of the same name continues it")
-    with suppress(httpx.HTTPError, PrefectException), get_client(sync_client=True) as client:
-        named = FlowRunFilter(name=FlowRunFilterName(any_=[flow_run.name]), state=FlowRunFilterState(type=_RUNNING))
-        for killed in client.read_flow_runs(flow_run_filter=named):
-            of_killed = killed.parameters.get("run", {}).get("repository") == repository
-            if of_killed and str(killed.id) != flow_run.id:
-                of_it = FlowRunFilter(id=FlowRunFilterId(any_=[killed.id]))
-                running = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING])))
-                for stage in client.read_task_runs(flow_run_filter=of_it, task_run_filter=running):
-                    client.set_task_run_state(stage.id, crashed, force=True)
-                client.set_flow_run_state(killed.id, crashed, force=True)
-
-
-def flow_run_id() -> str | None:
-    """Return the id of the current flow run; None outside of one."""
-    return flow_run.id
-
-
-_RUNNING = FlowRunFilterStateType(any_=[StateType.RUNNING])
-
-# Not an argument or a closure: a process pool copies the flow, and the repository cannot be copied.
-_CURRENT: ContextVar[Callable[[], dict[str, Ending]]] = ContextVar("current")
-
-
 def _run_current() -> State[Any]:
+    """Run the stages; apart from the flow, which is copied with all that its own code names."""
     endings = _CURRENT.get()().values()
     rows = [
         {
@@ -328,3 +290,27 @@ def _run_current() -> State[Any]:
     create_table_artifact(rows, key="stages", description="How the stages ended")
     bad = sum(ending.result in BAD for ending in endings)
     return Failed(message=f"{bad} stages did not end well") if bad else Completed(message="all stages ended well")
+
+
+def _mark_killed(repository: str) -> None:
+    """Mark as crashed what still counts as running of the earlier runs that this run continues.
+
+    Their processes are gone: one run at a time writes to a repository. Does nothing if the server does not answer.
+    """
+    crashed: State[Any] = Crashed(message="killed; a later run of the same name continues it")
+    with suppress(httpx.HTTPError, PrefectException), get_client(sync_client=True) as client:
+        running = {"state": {"type": {"any_": [StateType.RUNNING]}}}
+        named = FlowRunFilter.model_validate({"name": {"any_": [flow_run.name]}} | running)
+        for killed in client.read_flow_runs(flow_run_filter=named):
+            of_killed = killed.parameters.get("run", {}).get("repository") == repository
+            if of_killed and str(killed.id) != flow_run.id:
+                of_it = FlowRunFilter.model_validate({"id": {"any_": [killed.id]}})
+                stages = TaskRunFilter.model_validate(running)
+                for stage in client.read_task_runs(flow_run_filter=of_it, task_run_filter=stages):
+                    client.set_task_run_state(stage.id, crashed, force=True)
+                client.set_flow_run_state(killed.id, crashed, force=True)
+
+
+def flow_run_id() -> str | None:
+    """Return the id of the current flow run; None outside of one."""
+    return flow_run.id

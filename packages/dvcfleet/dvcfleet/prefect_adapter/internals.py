@@ -72,10 +72,7 @@ def _flush_handlers() -> bool:
 
 @PREFECT.otherwise("ending a run", _flush_handlers)
 def flush() -> bool:
-    """Wait until the server has received all logs and events of this process, so that it can be stopped.
-
-    Returns whether it has; what a slow server has not received after some time is dropped.
-    """
+    """Wait, but not for long, until the server has all logs and events of this process; return whether it has."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 

@@ -21,10 +21,9 @@ from typing import Any
 
 from dvcfleet.disk import is_damaged, locked_folder
 from dvcfleet.errors import FailedError
-from dvcfleet.prefect_adapter.access import Access
-from dvcfleet.prefect_adapter.database import is_current, make_database
+from dvcfleet.prefect_adapter.database import DATABASE, is_current, make_database
 from dvcfleet.prefect_adapter.internals import PREFECT, one_transaction_at_a_time, server_app, wait_for_events
-from dvcfleet.web_guard import Guard, own_origins
+from dvcfleet.web_guard import Access, Guard, own_origins
 
 START_LIMIT_S = 120.0
 _NOTE = "dvcfleet: "  # prefix of the lines in the server's log that are for the user
@@ -72,6 +71,7 @@ class PrefectServer:
         home.mkdir(parents=True, exist_ok=True)
         self._home, self._log = home, home / "server.log"
         self._answers = False
+        for_whom = _FOR_SCHEDULES if schedules else _FOR_ONE_RUN
         with socket.socket() as listener, self._log.open("wb") as log:
             listener.bind(("127.0.0.1", 0))
             listener.listen(128)
@@ -83,31 +83,25 @@ class PrefectServer:
             self.secret.unlink(missing_ok=True)  # of a server that was killed
             with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
                 file.write(password)
+            own_settings = {
+                "PREFECT_HOME": str(home),
+                "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / DATABASE}",
+                "PREFECT_SERVER_API_AUTH_STRING": password,
+                "PREFECT_SERVER_API_BASE_PATH": "/api",
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
+                "PREFECT_UI_API_URL": self.api,
+                "PREFECT_UI_STATIC_DIRECTORY": str(home / "page"),
+                "PREFECT_SERVER_UI_ENABLED": str(page).lower(),
+            }
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dvcfleet.prefect_adapter.server", str(listener.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd=Path(__file__).parents[2],
-                env=os.environ
-                | _SETTINGS
-                | (_FOR_SCHEDULES if schedules else _FOR_ONE_RUN)
-                | self.environment
-                | self._own_settings(home, page, port, password),
+                env=os.environ | _SETTINGS | for_whom | self.environment | own_settings,
                 pass_fds=[listener.fileno()],
             )
-
-    def _own_settings(self, home: Path, page: bool, port: int, password: str) -> dict[str, str]:
-        return {
-            "PREFECT_HOME": str(home),
-            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
-            "PREFECT_SERVER_API_AUTH_STRING": password,
-            "PREFECT_SERVER_API_BASE_PATH": "/api",
-            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
-            "PREFECT_UI_API_URL": self.api,
-            "PREFECT_UI_STATIC_DIRECTORY": str(home / "page"),
-            "PREFECT_SERVER_UI_ENABLED": str(page).lower(),
-        }
 
     def __enter__(self) -> "PrefectServer":
         return self
@@ -144,10 +138,7 @@ class PrefectServer:
 
 
 def answers(address: str, server: subprocess.Popen[bytes]) -> bool:
-    """Wait until a server that has just been started answers at an address; tell whether it does.
-
-    Raises FailedError where this machine cannot reach itself.
-    """
+    """Wait for a started server; tell whether it answers; raise FailedError where this machine cannot reach itself."""
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and server.poll() is None:
         try:
@@ -173,7 +164,7 @@ def main() -> None:
     for sent_to_all in (signal.SIGINT, signal.SIGTERM):  # the run must still report how it ended
         signal.signal(sent_to_all, signal.SIG_IGN)
     home = Path(os.environ["PREFECT_HOME"])
-    _prepare_database(home / "prefect.db")
+    _prepare_database(home / DATABASE)
     # Imported modules live until exit: garbage collection would take a quarter of the start.
     gc.disable()
     PREFECT.report(lambda line: print(f"{_NOTE}{line}", flush=True))

@@ -91,10 +91,7 @@ _SINCE_CHAINS = frozenset({"user", "changes", "was", "why", "unproven", "identit
 
 @dataclass(frozen=True)
 class Chain:
-    """The state of a ledger: the number of its lines, of lines older than chains, and its faults.
-
-    `elsewhere`: how many experiments name the end of a ledger that is not here.
-    """
+    """The state of a ledger: its lines, those older than chains, faults, and experiments whose ledger is not here."""
 
     lines: int
     older: int
@@ -164,9 +161,8 @@ def record_files(folder: Path, run: str) -> dict[str, str]:
 def check_chains(folder: Path, anchor: Anchor | None = None) -> dict[Path, Chain]:
     """Follow the chain of each ledger from its first line, and to where other files saw it end.
 
-    The repository's own begins in the file of older lines, if there is one; `anchor` is of it.
-
-    Another ledger may begin anywhere: what an experiment holds are the lines of one run. Its name says how it ends.
+    The repository's own begins in the file of older lines, if there is one; `anchor` is of it. Another ledger may begin
+    anywhere: what an experiment holds are the lines of one run. Its name says how it ends.
     """
     others = {path: _follow(sound_lines(path), None) for path in other_ledgers(folder)}
     own, saved = _follow(own_lines(folder), BEGIN), list(saved_ends(folder))

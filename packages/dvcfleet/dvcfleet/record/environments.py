@@ -47,11 +47,6 @@ def is_intact(path: Path) -> bool:
         return False
 
 
-def damaged(folder: Path) -> list[Path]:
-    """List files in a folder of such texts whose bytes differ from the digest in their names."""
-    return [path for path in sorted(folder.glob("[0-9a-f]" * 64 + ".*")) if not is_intact(path)]
-
-
 CHANGES = "changes"
 # What git neither tracks nor ignores is code by its suffix: else it is data, which dvc.lock has, or may be a secret.
 _CODE = ("py", "pyx", "ipynb", "sh", "R", "jl", "c", "cc", "cpp", "cu", "h", "hpp", "rs")
@@ -60,10 +55,7 @@ _NOT_LOCKS = ":(exclude,glob)**/dvc.lock"  # which a run changes
 
 
 def current_commit(root: Path) -> tuple[str | None, bool | None]:
-    """Return git's current commit, and whether tracked files differ from it; None if there is no commit.
-
-    dvc.lock does not count, since a run changes it.
-    """
+    """Return git's current commit, and whether tracked files but dvc.lock differ from it; None if there is none."""
     head = git_if_any(root, "rev-parse", "HEAD")
     if head is None:
         return None, None
@@ -203,7 +195,6 @@ def _constants(path: Path) -> Iterator[bytes]:
 
 
 def _installed(name: str) -> Path | None:
-    """Return the first file of this name in the folders of modules."""
     return next((path for folder in sys.path if (path := Path(folder, name)).is_file()), None)
 
 
@@ -231,10 +222,7 @@ def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
 
 
 def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Return the description of an environment; None if it is lost.
-
-    A damaged file is rewritten if it described the environment of this process.
-    """
+    """Return an environment's description; None if it is lost. A damaged one of this process is written again."""
     path = environment_file(folder, digest)
     if not is_intact(path) and (not path.exists() or keep_environment(folder, environment()) != digest):
         return None
@@ -248,4 +236,5 @@ def environment_file(folder: Path, digest: str) -> Path:
 
 def damaged_environments(folder: Path) -> list[Path]:
     """List descriptions of environments whose bytes differ from the digest in their names."""
-    return damaged(folder / ENVIRONMENTS)
+    described = sorted((folder / ENVIRONMENTS).glob("[0-9a-f]" * 64 + ".*"))
+    return [path for path in described if not is_intact(path)]

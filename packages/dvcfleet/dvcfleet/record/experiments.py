@@ -1,9 +1,9 @@
 """Save a finished run as a DVC experiment of its name: `dvc exp show` lists it, `dvc exp apply` restores it.
 
 An experiment is a commit on top of HEAD that is on no branch. DVC's own `exp save` stashes the workspace to make it, so
-that a kill in between loses the workspace's changes; it hashes all outputs again, writes dvc.lock once per stage, and
-adds files that a plot reads to git, even if they are a stage's outputs. Here the same commit is made from a separate
-git index, as fast as git can, and the workspace does not change.
+that a kill loses the workspace's changes; it hashes all outputs again, writes dvc.lock once per stage, and adds files
+that a plot reads to git, even a stage's outputs. Here the same commit is made from a separate git index, as fast as git
+can, and the workspace does not change.
 """
 
 import hashlib
@@ -31,12 +31,8 @@ from dvcfleet.repository import state_folder
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 
 _ADDRESS = "dvcfleet@localhost"
-_NOBODY = (
-    "-c",
-    "user.name=dvcfleet",
-    "-c",
-    f"user.email={_ADDRESS}",
-)  # of a user whom neither git nor the system knows
+# Of a user whom neither git nor the system knows.
+_NOBODY = ("-c", "user.name=dvcfleet", "-c", f"user.email={_ADDRESS}")
 _OF_DVC = ("dvc.yaml", "dvc.lock", ".dvc")  # every experiment has them, whatever git ignores
 _OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
 
@@ -123,10 +119,7 @@ def _commit(repo: Repo, head: str, name: str) -> str:
 
 
 def workspace_tree(repo: Repo, files: Iterable[str] = (), texts: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return git's tree of the workspace: tracked files as they are, `files` even if untracked, and `texts` by path.
-
-    Neither the workspace nor git's index changes.
-    """
+    """Return a git tree of the tracked files as they are, untracked `files`, and `texts` by path; nothing changes."""
     with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
         index = Path(folder) / "index"
         # A copy of git's index: git then does not read unchanged files again. With its time, from which git tells
@@ -170,10 +163,6 @@ def _small_files(stage: Stage) -> Iterator[str]:
     for dep in stage.deps:
         if is_params(dep):
             yield dep.fs_path
-    yield from _uncached(stage)
-
-
-def _uncached(stage: Stage) -> Iterator[str]:
     for out in stage.outs:
         if not out.use_cache and out.protocol == "local" and out.is_in_repo:
             yield out.fs_path

@@ -160,7 +160,6 @@ class Ledger:
 
     @cached_property
     def _last(self) -> str:
-        """The sha256 of the last line."""
         return next((sha256(line) for line, _ in newest_first(self._folder)), BEGIN)
 
     @cached_property
@@ -183,8 +182,8 @@ def _user() -> str | None:
 def executions(folder: Path, older: bool = True) -> Iterator[Execution]:
     """Read the lines of all ledgers in a folder, each line once; truncated and damaged ones are skipped.
 
-    Each ledger's lines are oldest first; those of this repository's runs come last. Without `older`, which a run
-    does not need, lines moved by `move_older` are not read. Lines are streamed.
+    Each ledger's lines are oldest first; those of this repository's runs come last. Without `older`, which a run does
+    not need, lines moved by `move_older` are not read.
     """
     own = [folder / OLDER, folder / LEDGER] if older else [folder / LEDGER]
     others = other_ledgers(folder)
@@ -265,10 +264,7 @@ def older_lines(folder: Path, since: datetime) -> list[bytes]:
 
 
 def move_older(folder: Path, lines: list[bytes]) -> None:
-    """Move the first lines of the ledger to the compressed ones, unchanged.
-
-    A crash in between leaves them in both files, where they count once.
-    """
+    """Move the first lines of the ledger to the compressed ones; after a crash they are in both, and count once."""
     older, ledger = folder / OLDER, folder / LEDGER
     if not lines:
         return
@@ -292,10 +288,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _is_sound(execution: Execution) -> bool:
-    """Tell whether a line's values are of the right kinds.
-
-    Raises ValueError, TypeError or OverflowError if `began` is not a time, or no time is `seconds` later.
-    """
+    """Tell whether a line's values are of the right kinds; raise ValueError, TypeError or OverflowError about times."""
     words = (execution.stage, execution.result, execution.host, execution.run, execution.environment)
     is_known = execution.entry is None or isinstance(execution.entry, str)
     began, was = datetime.fromisoformat(execution.began), execution.was

@@ -148,10 +148,7 @@ def load_runner(name: str) -> RunnerModule:
 
 @contextmanager
 def open_runner(name: str, asked: RunnerRequest) -> Iterator[Runner]:
-    """Open the runner of this name, as `RunnerModule.open_runner` says.
-
-    Raises UserError if a package that it needs is not installed.
-    """
+    """Open the runner of this name; raise UserError if a package that it needs is not installed."""
     with ExitStack() as stack:
         try:
             runner = stack.enter_context(load_runner(name).open_runner(asked))

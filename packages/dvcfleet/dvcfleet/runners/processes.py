@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dvcfleet.process_settings import ignore_interrupts
 from dvcfleet.runners import LocalRunner, RunnerRequest
-from dvcfleet.stop_signals import ignore_interrupts
 
 TAKES_ADDRESS = False
 

@@ -1,23 +1,65 @@
 """Choose the ready stages to start next: wanted ones first, then those at the start of the longest path of work.
 
-None is passed over. A stage that does not fit now has a machine reserved for it. Others start there only on what it
-leaves, or if they are expected to end before it can start. Among machines with room a stage starts on the one that
-holds most of its inputs.
-
-A stage waits for those that it reads from, and for the one before it in its group.
+A stage waits for those that it reads from, and for the one before it in its group. None is passed over: one that does
+not fit now has a machine reserved for it. Others start there only on what it leaves, or if they are expected to end
+before it can start. Among machines with room a stage starts on the one that holds most of its inputs.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import log
 
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.durations import Durations
-from dvcfleet.scheduling.locality import Locality
 from dvcfleet.scheduling.resource_pool import Allocation, Capacity, ResourcePool
+
+
+@dataclass
+class Locality:
+    """The machines that hold each content; `inputs`: of a ready stage, the bytes of each content that it reads."""
+
+    inputs: Callable[[str], Mapping[str, float]]
+    _holders: dict[str, set[str]] = field(default_factory=dict)
+    _known: dict[str, Mapping[str, float]] = field(default_factory=dict)  # inputs of stages that wait
+
+    def held(self, name: str) -> Mapping[str, float]:
+        """Return the bytes of a stage's inputs that each machine holds.
+
+        >>> locality = Locality(lambda name: {"model": 5.0, "data": 1.0})
+        >>> locality.note("n1", ["data"])
+        >>> locality.held("s"), locality.largest("s")
+        (Counter({'n1': 1.0}), 'model')
+        """
+        sizes: Counter[str] = Counter()
+        for content, size in self._of(name).items():
+            sizes.update(dict.fromkeys(self._holders.get(content, ()), size))
+        return sizes
+
+    def largest(self, name: str) -> str:
+        """Return the largest content that a stage reads; empty if it reads none."""
+        inputs = self._of(name)
+        return max(inputs, key=lambda content: inputs[content], default="")
+
+    def nearest(self, contents: Iterable[str], machines: Collection[str]) -> str | None:
+        """Return the first of some contents that one of these machines holds; None if none of them does."""
+        return next((each for each in contents if not self._holders.get(each, set()).isdisjoint(machines)), None)
+
+    def note(self, machine: str, contents: Iterable[str]) -> None:
+        """Note that a machine holds some contents."""
+        for content in contents:
+            self._holders.setdefault(content, set()).add(machine)
+
+    def note_start(self, name: str, machine: str) -> None:
+        """Note that a stage starts on a machine, which then holds what it reads."""
+        self.note(machine, self._of(name))
+
+    def _of(self, name: str) -> Mapping[str, float]:
+        if name not in self._known:
+            self._known[name] = self.inputs(name)
+        return self._known[name]
 
 
 class Dependencies:
@@ -129,13 +171,8 @@ class ReadyStages:
     ) -> None:
         self._wanted = with_needs(first, needs)
         self._in_order, self._locality = in_order, locality
-        self._needs, self._resources, self._durations, self._pool, self._clock = (
-            needs,
-            resources,
-            durations,
-            pool,
-            clock,
-        )
+        self._needs, self._resources, self._durations = needs, resources, durations
+        self._pool, self._clock = pool, clock
         self._numbers = {name: number for number, name in enumerate(needs)}
         self._followers = followers(needs)
         self._measure()

@@ -1,7 +1,4 @@
-"""The resources that stages share, machine by machine, and the part allocated to each running stage.
-
-The resources of a cluster at an address: threads, memory and GPUs on its nodes.
-"""
+"""The resources that stages share, machine by machine, and the part allocated to each running stage."""
 
 import math
 import os
@@ -142,10 +139,7 @@ class ResourcePool:
 
 
 def local_pool(threads: int, resources: Mapping[str, Resources]) -> ResourcePool:
-    """Return this machine's pool; raise UserError for a stage that requests more than it has.
-
-    GPUs are counted only if a stage requests one, otherwise stages see the same as the run.
-    """
+    """Return this machine's pool, with GPUs if a stage requests one; raise UserError if one requests too much."""
     any_gpus = any(wanted.gpus for wanted in resources.values())
     pool = ResourcePool(threads, usable_memory(), gpus_here() if any_gpus else None)
     for name, wanted in resources.items():
@@ -157,7 +151,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def cluster_pool(
-    where: str, machines: list[Machine], workers: int | None, resources: Mapping[str, Resources]
+    where: str, machines: Sequence[Machine], workers: int | None, resources: Mapping[str, Resources]
 ) -> ResourcePool:
     """Return a pool of `workers` threads of a cluster, by default all.
 
@@ -187,10 +181,7 @@ def none_fits(machines: Sequence[Machine], resources: Resources) -> str:
 
 
 def refuse_wrong_gpus(gpus: Mapping[str, Sequence[str]], declared: Mapping[str, float]) -> None:
-    """Raise UserError if a worker sees fewer GPUs than it declares, or two workers on one machine the same one.
-
-    `gpus` lists those that each worker sees, by its address.
-    """
+    """Raise UserError if a worker, by address, sees fewer GPUs than it declares, or two on a machine the same one."""
     for worker, count in declared.items():
         if count > len(gpus[worker]):
             raise UserError(
@@ -208,10 +199,7 @@ def refuse_wrong_gpus(gpus: Mapping[str, Sequence[str]], declared: Mapping[str, 
 
 
 def check_nodes_reach_server(machines: Sequence[str]) -> None:
-    """Raise UserError if a node cannot reach Prefect's server because that listens on this machine only.
-
-    `machines`: the nodes' addresses.
-    """
+    """Raise UserError if Prefect's server listens on this machine only, and one of these addresses is another's."""
     server = urlsplit(os.environ["PREFECT_API_URL"]).hostname
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     away = [machine for machine in machines if machine not in own]

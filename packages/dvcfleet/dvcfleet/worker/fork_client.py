@@ -79,34 +79,27 @@ class ForkServer:
 
 
 class ForkServers:
-    """A cold fork server, for shell commands in the repository at `root`, and a warm one; started on first use.
-
-    The warm one imports the modules of `preload` under these `variables`; without modules there is none.
-    """
+    """A cold fork server, for shell commands, and with modules to `preload` a warm one; started on first use."""
 
     def __init__(self, root: Path, preload: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        self._warm = (preload, dict(variables or {}))
-        self._root = root
+        self._root, self._warm = root, (preload, variables)
         self._servers: dict[bool, ForkServer] = {}
         self._lock = threading.Lock()
 
     def addresses(self) -> tuple[str, str | None]:
         """Return the addresses of the cold and the warm server; a killed server is restarted."""
-        preload, variables = self._warm
+        preload = self._warm[0]
         with self._lock:
             for is_warm in (False, True) if preload else (False,):
                 server = self._servers.get(is_warm)
                 if server is None or not server.is_alive():
                     if server is not None:
                         server.stop()  # what is left of it
-                    self._servers[is_warm] = ForkServer(self._root, *((preload, variables) if is_warm else ()))
+                    self._servers[is_warm] = ForkServer(self._root, *(self._warm if is_warm else ()))
             return self._servers[False].address, self._servers[True].address if preload else None
 
     def stop(self, how: bytes = STOP) -> None:
-        """End the servers and all their commands; a second call does nothing.
-
-        With LEAVE, what ended commands left behind lives on, as under `dvc repro`.
-        """
+        """End the servers and their commands; with LEAVE, what ended commands left behind lives on."""
         with self._lock:
             for server in self._servers.values():
                 server.tell_to_stop(how)
@@ -134,10 +127,7 @@ def own_fork_servers(root: str) -> tuple[str, str | None]:
 
 
 def is_own_python(path: str) -> bool:
-    """Tell whether `python` on a PATH is this process's interpreter, in the same environment.
-
-    Folders are compared too: the interpreters of all virtual environments are links to the same file.
-    """
+    """Tell whether `python` on a PATH is this interpreter, by folder too: environments' ones are links to one file."""
     executable = shutil.which("python", path=path)
     if executable is None or not os.path.isabs(executable):
         return False
@@ -146,13 +136,10 @@ def is_own_python(path: str) -> bool:
 
 
 def keep_reading(log: Path, output: int) -> None:
-    """Start a process that appends to a log what the children print that a command left behind, until they end.
-
-    Without a reader they would be killed when they print.
-    """
+    """Start a process that logs what children left behind by a command print: without a reader they would be killed."""
     with suppress(OSError):
         subprocess.Popen(
-            [sys.executable, "-m", "dvcfleet.worker.left_behind", str(log)],
+            [sys.executable, "-m", "dvcfleet.worker.output", str(log)],
             stdin=output,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -171,7 +158,6 @@ def run_command(
     """Have a fork server run one command; when `is_over`, which is polled, is true, end it with all its children.
 
     If it left children behind that may go on printing, `on_left` is called with the descriptor to read that from.
-
     Returns its exit_code, seconds and peak_rss_bytes, and as `ended` whether it was ended this way; None if the server
     died before the command ended. It is not asked again then: a killed process may take a while to be gone.
     """

@@ -1,8 +1,8 @@
 """The process that forks one child per command, as `python -m dvcfleet.worker.fork_server`.
 
-Arguments: the listening socket, the repository, and third-party modules to import once, for a warm server.
-A client connects, sends a line of JSON together with the file descriptor for the command's output, and receives a line
-of JSON when the command has ended. A client that sends more, or disconnects, ends its command.
+Arguments: the listening socket, the repository, and third-party modules to import once, for a warm server. A client
+connects, sends a line of JSON together with the file descriptor for the command's output, and receives a line of JSON
+when the command has ended. A client that sends more, or disconnects, ends its command.
 
 Standard input is connected to the process that started the server. STOP there ends the server and its commands, with
 SIGTERM first; LEAVE ends the server alone, after its commands have ended, and leaves their children; the end of the

@@ -5,6 +5,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 
 from dvcfleet.errors import UserError
 
@@ -15,7 +16,8 @@ def gpus_here() -> tuple[str, ...]:
     """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of the machine."""
     named = os.environ.get(GPUS_VARIABLE)
     if named is not None:
-        return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1"))
+        # CUDA ignores what follows a name of none.
+        return tuple(takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, named.split(","))))
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
@@ -31,10 +33,7 @@ _OWN_LOCK = threading.Lock()
 
 @contextmanager
 def own_gpus(name: str, count: int) -> Iterator[tuple[str, ...]]:
-    """Reserve GPUs for a stage from those that a cluster gave this worker; none if it requests none.
-
-    Yields their names. Raises UserError if the worker has too few free GPUs.
-    """
+    """Reserve free GPUs of this worker for a stage, and yield their names; raise UserError if there are too few."""
     if not count:
         yield ()
         return

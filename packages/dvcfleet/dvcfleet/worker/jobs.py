@@ -8,8 +8,10 @@ import math
 import os
 import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +20,6 @@ from dvcfleet.dvc_adapter.stages import command_environment, shell_command
 from dvcfleet.messages import OUT_OF_MEMORY, Command, Job, Outcome, Usage
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
-from dvcfleet.worker.dask_tasks import as_task
 from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_servers, run_command
 from dvcfleet.worker.gpus import GPUS_VARIABLE, own_gpus
 from dvcfleet.worker.output import Lines, log_path, logging_to
@@ -27,6 +28,33 @@ from dvcfleet.worker.output import Lines, log_path, logging_to
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
 # The exit code of the shell's `timeout`.
 TIMED_OUT = 124
+_AT_WORK: set[str] = set()  # the keys of Dask tasks
+
+
+@contextmanager
+def as_task() -> Iterator[Callable[[], bool] | None]:
+    """Yield a function that tells whether this thread's Dask task is still wanted; None outside a Dask task."""
+    if "distributed" not in sys.modules:
+        yield None
+        return
+    from distributed import get_worker
+
+    try:
+        worker = get_worker()
+        key, tasks = str(worker.get_current_task()), worker.state.tasks
+    except ValueError:
+        yield None
+        return
+    _AT_WORK.add(key)
+    try:
+        yield lambda: key in tasks and tasks[key].state == "executing"
+    finally:
+        _AT_WORK.discard(key)
+
+
+def keys_at_work() -> set[str]:
+    """Return the keys of the Dask tasks whose commands run below this worker."""
+    return set(_AT_WORK)
 
 
 def make_job(stage: Stage, resources: Resources) -> Job:
@@ -123,10 +151,7 @@ def _run_commands(
     on_text: Callable[[str], None],
     is_wanted: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Have the fork servers run a job's commands in an environment.
-
-    `is_wanted` is polled if the run cannot end them itself.
-    """
+    """Have the fork servers run a job's commands; `is_wanted` is polled if the run cannot end them itself."""
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, used, lines = 0.0, 0, Usage(), Lines(on_text)

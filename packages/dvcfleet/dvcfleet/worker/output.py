@@ -1,17 +1,22 @@
-"""The output of a stage's commands: split into lines, and kept in a log file."""
+"""The output of a stage's commands: split into lines, and kept in a log file.
+
+`python -m dvcfleet.worker.output LOG` reads what a stage's children print after its end.
+"""
 
 import fcntl
 import hashlib
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from dvcfleet.repository import STATE_FOLDER
+from dvcfleet.errors import UserError, did_you_mean
+from dvcfleet.repository import STATE_FOLDER, root_around
 from dvcfleet.terminal.secrets import LineMask, masked, may_hold_credential
 
 LOGS = f"{STATE_FOLDER}/logs"
@@ -21,6 +26,8 @@ BAR_S = 60.0
 BLOCK_BYTES = 1 << 16
 BLOCK_S = 0.5
 _LINE_LIMIT = 1 << 16
+_READ_BYTES = 1 << 20
+_POLL_S = 0.3
 
 
 class Lines:
@@ -171,3 +178,37 @@ def last_line(path: Path) -> str:
     except OSError:
         return ""
     return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def output_of(stage: str, repo: Path, follow: bool = False) -> Iterator[bytes]:
+    """Read a stage's kept output, with `follow` also what it prints until it ends; raise UserError if none is kept."""
+    root = root_around(repo)
+    path = log_path(root, stage)
+    if not path.exists():
+        names = [unquote(path.stem) for path in sorted((root / LOGS).glob("*.log"))]
+        other = f"no output of it is kept here: it has not run, or the name is misspelt{did_you_mean(stage, names)}"
+        raise UserError(f"stage {stage}: {other}")
+    with FileIO(path) as log:
+        while True:
+            is_going_on = follow and is_written(log)
+            if data := log.read(_READ_BYTES):
+                yield data
+            elif not is_going_on:
+                return
+            else:
+                time.sleep(_POLL_S)
+
+
+def main() -> None:
+    """Append standard input to the log until it ends; if the log cannot be written, read on nevertheless."""
+    os.set_blocking(0, True)
+    with logging_to(Path(sys.argv[1]), lambda text: None) as write:
+        lines = Lines(write)
+        while data := os.read(0, _READ_BYTES):
+            lines.feed(data)
+            lines.pass_on()
+        lines.last()
+
+
+if __name__ == "__main__":
+    main()

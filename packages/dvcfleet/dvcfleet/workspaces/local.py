@@ -1,9 +1,7 @@
 """The workspace of stages that run in the run's own working tree, with its DVC cache.
 
-Keep aside what a user put in the place of an output, before the output is replaced: it may be the only copy.
-
-What a stage left that failed or was killed is not kept: a note for each stage that runs says so until its outputs are
-stored.
+What a user put in the place of an output is kept aside before the output is replaced: it may be the only copy. What a
+failed or killed stage left is not: a note for each stage that runs says so until its outputs are stored.
 """
 
 import os
@@ -42,10 +40,7 @@ _ATTEMPTS = "attempts"
 
 
 def keep_aside(stage: Stage, say: Callable[[str], None]) -> None:
-    """Move outputs aside that the stage did not write and that no cache has; report each in a line.
-
-    Outputs that persist stay, since the command continues with them.
-    """
+    """Move outputs aside that the stage did not write, no cache has and do not persist; report each in a line."""
     if not attempt(stage).exists():
         for out in filter(_is_lone, stage.outs):
             say(f"{out} was changed since {stage.addressing} wrote it, and is in no cache: kept as {_moved(out)}")
@@ -103,10 +98,7 @@ class LocalWorkspace:
                     self._neighbours.setdefault(out.fs.parent(out.fs_path), []).append(out)
 
     def prepare(self, stage: Stage, planned: PlannedStage) -> tuple[Result | None, str]:
-        """Settle a stage without running it if possible, else prepare the workspace for its command.
-
-        Returns the result, or None if the command must run, and the reason.
-        """
+        """Settle a stage without its command if possible, else prepare for that; return the result or None, and why."""
         if not planned.must_run:
             # Its upstream stages have ended since the plan was made, perhaps with the same bytes as before.
             planned = self._judge_now(stage, planned)

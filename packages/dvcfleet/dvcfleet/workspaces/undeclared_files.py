@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.crash_recovery import forget_copies, keep_copies, read_text_file, rewrite
+from dvcfleet.crash_recovery import forget_copies, keep_copies, read_text_file
+from dvcfleet.disk import file_state, write_durably
 from dvcfleet.dvc_adapter.lock_entries import add_missing, added_values, is_destroyed, parse_map, restore_map
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import tracked_files, unmodified
@@ -31,8 +32,6 @@ _QUIET_S = 1.0
 # The share of a run's time that looking at tracked files may take.
 _SHARE = 0.01
 _REMEDY = "let them take turns (meta: {dvcfleet: {exclusive: NAME}}), or declare their outputs"
-
-Seen = tuple[int, int, int] | None
 
 
 @dataclass
@@ -65,8 +64,8 @@ class UndeclaredFiles:
     def __enter__(self) -> "UndeclaredFiles":
         outputs = {out.fs_path for out in self._repo.index.outs}
         small = dict.fromkeys(path for path in self._small() if path not in outputs)
-        self._tracked = {path: _seen(path) for path in self._others(outputs) if path not in small}
-        self._files = {path: _seen(path) for path in small}
+        self._tracked = {path: file_state(path) for path in self._others(outputs) if path not in small}
+        self._files = {path: file_state(path) for path in small}
         texts = {path: read_text_file(Path(path)) for path in small if not path.endswith(_DVCLIVE)}
         self._copies = {path: _Copy(text, text) for path, text in texts.items() if text is not None}
         self._keep_copies(self._copies)
@@ -74,7 +73,7 @@ class UndeclaredFiles:
 
     def __exit__(self, *_: object) -> None:
         self._look(at_end=True)
-        self._look_at_tracked(at_end=True)
+        self._look_at_tracked()
         forget_copies(self._state)
         self._tell()
 
@@ -121,7 +120,7 @@ class UndeclaredFiles:
     def _look(self, at_end: bool = False) -> None:
         writers = self._candidates(self._since) if self._together else []
         for path, before in self._files.items():
-            seen = _seen(path)
+            seen = file_state(path)
             if seen == before and path not in self._damaged:
                 continue
             self._files[path] = seen
@@ -133,11 +132,11 @@ class UndeclaredFiles:
             else:
                 self._accept(path, copy)
 
-    def _look_at_tracked(self, at_end: bool = False) -> None:
+    def _look_at_tracked(self) -> None:
         began = time.monotonic()
         writers = self._candidates(self._since_tracked) if self._together_tracked else []
         for path, before in self._tracked.items():
-            seen = _seen(path)
+            seen = file_state(path)
             if seen != before:
                 self._tracked[path] = seen
                 self._note(path, writers)
@@ -186,12 +185,12 @@ class UndeclaredFiles:
     def _restore(self, path: str, text: str, lost: list[str]) -> None:
         self._lost.setdefault(path, {}).update(dict.fromkeys(lost))
         try:
-            rewrite(Path(path), text)
+            write_durably(Path(path), text)
         except OSError as error:
             kept = self._state / f"restored-{Path(path).name}"
             kept.write_text(text, encoding="utf-8")
             self._say(f"{self._name(path)} could not be restored ({error.strerror}): its text is {kept}")
-        self._files[path] = _seen(path)
+        self._files[path] = file_state(path)
 
     def _tell(self) -> None:
         for path, lost in self._lost.items():
@@ -213,15 +212,6 @@ class UndeclaredFiles:
 
     def _name(self, path: str) -> str:
         return os.path.relpath(path, self._root)
-
-
-def _seen(path: str) -> Seen:
-    """Return what changes when a file is written; None if it is not there."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _age(path: str) -> float:

@@ -26,16 +26,10 @@ from dvcfleet.process_settings import set_own
 from dvcfleet.runners import LocalRunner
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.runners.dask.scheduler import FreeTasks
-from dvcfleet.scheduling.resource_pool import (
-    Capacity,
-    Machine,
-    ResourcePool,
-    cluster_pool,
-    refuse_wrong_gpus,
-)
+from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool, cluster_pool, refuse_wrong_gpus
 from dvcfleet.terminal.machine_limits import usable_memory
-from dvcfleet.worker.dask_tasks import keys_at_work
 from dvcfleet.worker.gpus import gpus_here
+from dvcfleet.worker.jobs import keys_at_work
 
 _END_LIMIT_S = 30.0
 _ANSWER_LIMIT_S = 30.0  # of the scheduler, when it is asked which workers there are
@@ -54,10 +48,7 @@ class OpenDaskTaskRunner(DaskTaskRunner):
 
 
 class DeclaredResources(WorkerPlugin):
-    """A plugin by which each worker of a Dask cluster, also one that joins later, declares its resources.
-
-    Resources given to the worker by `--resources` take precedence.
-    """
+    """A plugin by which a Dask cluster's workers, later ones too, declare their resources, after `--resources`."""
 
     name = "dvcfleet"
 
@@ -96,11 +87,15 @@ class DaskCluster:
         if any(each.gpus for each in resources.values()):
             declared = {at: count for at, has in self._workers().items() if (count := has["resources"].get("GPU"))}
             refuse_wrong_gpus(self.client.run(gpus_here, workers=[*declared]) if declared else {}, declared)
-        return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
+        return cluster_pool(f"the Dask cluster at {self.address}", self.machines() or (), self.workers, resources)
 
     def machines(self) -> Sequence[Machine] | None:
-        """Return the workers as they are now."""
-        return self._machines()
+        """Return the workers that have declared what they have: one that has just joined may not have yet."""
+        return [
+            Machine(at, str(urlsplit(at).hostname), Capacity(has["threads"], has["memory"], has["GPU"]))
+            for at, has in ((at, worker["resources"]) for at, worker in self._workers().items())
+            if has.keys() >= {"threads", "memory", "GPU"}
+        ]
 
     def requesting(self, job: Job) -> AbstractContextManager[Any]:
         """Request a job's resources of a worker, if it is still there of the one chosen for it."""
@@ -134,14 +129,6 @@ class DaskCluster:
         asked = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_LIMIT_S)
         workers: dict[str, Any] = asked["workers"]
         return workers
-
-    def _machines(self) -> list[Machine]:
-        """List the workers that have declared what they have: one that has just joined may not have yet."""
-        return [
-            Machine(at, str(urlsplit(at).hostname), Capacity(has["threads"], has["memory"], has["GPU"]))
-            for at, has in ((at, worker["resources"]) for at, worker in self._workers().items())
-            if has.keys() >= {"threads", "memory", "GPU"}
-        ]
 
 
 @contextmanager

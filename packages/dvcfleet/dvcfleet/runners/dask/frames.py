@@ -8,7 +8,7 @@ import gc
 import sys
 from types import FrameType
 
-from dvcfleet.stop_signals import ignore_interrupts
+from dvcfleet.process_settings import ignore_interrupts
 
 MENDED = (3, 11, 9)
 

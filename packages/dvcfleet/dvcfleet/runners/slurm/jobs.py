@@ -147,7 +147,8 @@ class Jobs(SchedulerPlugin):
 
     def _assign(self) -> None:
         """Give each free job a stage."""
-        free = {name: worker for name, worker in self._workers().items() if _is_free(worker)}
+        workers = self._workers().items()
+        free = {name: each for name, each in workers if each.status == Status.running and not each.processing}
         for task in self._waiting() if free else ():
             name = next((name for name in free if self._suits(self._jobs[name], task)), None)
             if name is not None:
@@ -310,7 +311,3 @@ def _shape(task: TaskState) -> Shape:
 def _state(states: Mapping[str, JobState], job: SlurmJob) -> JobState:
     """Return a job's state; SLURM forgets a job some minutes after its end."""
     return states.get(job.number, JobState("ended", ""))
-
-
-def _is_free(worker: WorkerState) -> bool:
-    return worker.status == Status.running and not worker.processing

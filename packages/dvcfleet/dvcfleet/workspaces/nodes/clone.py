@@ -10,8 +10,7 @@ from pathlib import Path
 
 from dvcfleet.disk import sync_file_systems
 from dvcfleet.dvc_adapter.internals import under_git
-from dvcfleet.dvc_adapter.listings import is_near_output
-from dvcfleet.dvc_adapter.objects import in_cache
+from dvcfleet.dvc_adapter.objects import in_cache, is_near_output
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.errors import UserError, some

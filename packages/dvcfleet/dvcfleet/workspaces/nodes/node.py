@@ -113,7 +113,6 @@ class NodeStage:
         return replace(outcome, entry=entry)
 
     def _log(self) -> None:
-        """Add the stage to the node's log of completed stages."""
         with open(node_folder(self.root) / "log", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
 
@@ -133,7 +132,6 @@ class NodeStage:
             write_if_changed(Path(path), text)
 
     def _outputs(self, outs: Sequence[dict[str, Any]]) -> list[Output]:
-        """Return DVC's outputs for their entries in dvc.lock."""
         entry = {"cmd": "-", "outs": [dict(out) for out in outs]}
         return locked_stage(self.repo, str(self.root / self.work.dvc_yaml), entry, str(self.root)).outs
 
@@ -160,10 +158,7 @@ class NodeStage:
                 raise UserError(f"{dep} differs from the run's machine ({dep.hash_info.value} here, {expected} there)")
 
     def _clear_outputs(self, stage: Stage) -> None:
-        """Remove earlier outputs, and restore the previous content of persistent ones.
-
-        What a killed attempt of the same stage has added to a persistent output is kept.
-        """
+        """Remove earlier outputs; restore persistent ones, unless a killed attempt of this stage has added to them."""
         for out in stage.outs:
             if not out.persist:
                 out.remove()
@@ -208,10 +203,7 @@ class NodeStage:
 
 
 def _remove_others(folder: str, wanted: Collection[str], tracked: Collection[str]) -> None:
-    """Remove everything from a folder except the wanted paths, what is below them, and git's files.
-
-    `tracked` holds git's files and their folders. All paths are absolute.
-    """
+    """Remove all but the wanted paths, what is below them, and git's files from a folder; all paths are absolute."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.path in wanted:

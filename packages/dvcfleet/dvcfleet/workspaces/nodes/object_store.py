@@ -1,10 +1,9 @@
 """The DVC remote as the store through which machines that share nothing else exchange inputs and outputs.
 
 Files are transferred by DVC's own push and pull. This module adds waiting for an unreachable remote, and transfer of
-single run cache entries, where DVC copies the whole run cache.
-
-DVC trusts an object that has the right name. After a power cut of the remote's machine, or a fault of its disk, the
-content may be another one: what is fetched is compared with its hash, and what a push finds there with its size.
+single run cache entries, where DVC copies the whole run cache. It does not trust an object for its name: after a power
+cut of the remote's machine, or a fault of its disk, the content may be another one. What is fetched is compared with
+its hash, and what a push finds there with its size.
 """
 
 import errno
@@ -213,10 +212,7 @@ class ObjectStore:
         return bool(torn)
 
     def _missing(self, what: str, oids: Collection[str], torn: Collection[str]) -> FailedError:
-        """Return the error for an output whose objects could not all be fetched; set aside what nobody can use.
-
-        The next run then sees that the output is missing, and makes it again.
-        """
+        """Return the error for an output that was not fetched; set aside what is damaged, to be made again."""
         name, odb = self._remote.name, self._remote.odb
         lacking = {oid for oid in oids if not self._repo.cache.local.exists(oid)}
         if not lacking.difference(odb.oids_exist(lacking)).union(lacking.intersection(torn)):

@@ -26,7 +26,7 @@ from dvcfleet.dvc_adapter.storing import refuse_without_cache
 from dvcfleet.errors import FailedError, SkippedError, UserError, stage_count
 from dvcfleet.git import without_git
 from dvcfleet.lineage.live import open_events
-from dvcfleet.loop import RunLoop
+from dvcfleet.loop import Listeners, Place, RunLoop, Work
 from dvcfleet.messages import Ending, Result
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.placement import Placement, check_profile_stages, choose_placement
@@ -281,35 +281,31 @@ class RepositoryRun:
                 pool = runner.pool(on_nodes)
                 with Progress(self.plan, name, self.console) as progress:
                     restorable = [planned.name for planned in self.plan.work if planned.state is State.RESTORABLE]
-                    self._loop = run = RunLoop(
-                        plan=self.plan,
-                        resources=resources,
-                        on_nodes=on_nodes,
-                        durations=Durations(last_durations(state), restorable),
-                        groups=groups,
-                        wanted_first=self.project.wanted_first,
+                    work = Work(
+                        self.plan,
+                        resources,
+                        Durations(last_durations(state), restorable),
+                        groups,
+                        self.project.wanted_first,
                         # With one worker no order is quicker, and DVC's may be what the stages need.
                         in_order=self.options.in_order or self.place.workers == 1,
                         halts=self.options.in_order,
-                        lock=self.lock,
-                        lock_files=self.lock_files,
-                        workspace=self.workspace,
-                        undeclared=self.undeclared,
-                        executor=executor,
-                        pool=pool,
-                        progress=progress,
-                        ledger=Ledger(state, name, flow_run_id, self.project.identity(self.root)),
-                        events=events,
-                        on_ended=partial(self.project.while_running, say=partial(self.console.print, markup=False)),
-                        stop=self.stop,
                     )
+                    here = Place(self.lock, self.lock_files, self.workspace, self.undeclared, executor, pool, on_nodes)
+                    told = Listeners(
+                        progress,
+                        Ledger(state, name, flow_run_id, self.project.identity(self.root)),
+                        events,
+                        partial(self.project.while_running, say=partial(self.console.print, markup=False)),
+                    )
+                    self._loop = run = RunLoop(work, here, told, self.stop)
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                     execute = self.stop.on_signals(*ENDING)(run.execute)
                     received = run_flow(name, runner.task_runner, execute, self._parameters(name, continues))
                     if not run.stopping:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)
-            show_unproven(run.ledger.unproven, self.console)
+            show_unproven(told.ledger.unproven, self.console)
             self._is_summed_up = True
             if not received:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")

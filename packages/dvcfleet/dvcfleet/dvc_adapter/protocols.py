@@ -29,7 +29,8 @@ class Meta(Protocol):
     nfiles: int | None
     isexec: bool
 
-    def to_dict(self) -> dict[str, Any]: ...  # return the properties that dvc.lock has
+    def to_dict(self) -> dict[str, Any]:
+        """Return the properties that dvc.lock has."""
 
 
 class Item(Protocol):
@@ -53,9 +54,14 @@ class Item(Protocol):
     cache: Property[Any]  # the cache that holds it
     dvcignore: Property[Any]  # what .dvcignore excludes
 
-    def save(self) -> None: ...  # set the hash to that of the file or folder in the workspace
-    def get_hash(self) -> HashInfo: ...  # return the hash of the file or folder in the workspace
-    def status(self) -> Mapping[str, Any]: ...  # return by name how it differs from DVC's record; empty if it does not
+    def save(self) -> None:
+        """Set the hash to that of the file or folder in the workspace."""
+
+    def get_hash(self) -> HashInfo:
+        """Return the hash of the file or folder in the workspace."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return by name how it differs from DVC's record; empty if it does not."""
 
 
 class Dependency(Item, Protocol):
@@ -68,7 +74,8 @@ class ParamsDependency(Dependency, Protocol):
     DEFAULT_PARAMS_FILE: ClassVar[str]
     params: Sequence[str]
 
-    def read_params(self) -> dict[str, Any]: ...  # return the current values by dotted name
+    def read_params(self) -> dict[str, Any]:
+        """Return the current values by dotted name."""
 
 
 class Output(Item, Protocol):
@@ -82,19 +89,35 @@ class Output(Item, Protocol):
     local_cache: Property[Any]  # the cache of this machine
     use_scm_ignore: Property[bool]  # whether git is to ignore it
 
-    def changed(self) -> bool: ...  # tell whether the workspace or the cache lacks the recorded content
-    # tell whether the cache lacks it, or the path inside it
-    def changed_cache(self, filter_info: str | None = None) -> bool: ...
-    def changed_checksum(self) -> bool: ...  # tell whether the hash in the workspace differs
-    # restore it, or the path inside it, from the cache
-    def checkout(self, force: bool = False, filter_info: str | None = None) -> object: ...
-    def commit(self, relink: bool = True) -> None: ...  # store it in the cache
-    # return its files' hashes by the cache with them
-    def get_used_objs(self, force: bool = ..., filter_info: str | None = ...) -> Mapping[Any, set[Any]]: ...
-    def remove(self, ignore_remove: bool = False) -> None: ...  # remove it from the workspace
-    def unprotect(self) -> None: ...  # make it writable
-    def verify_metric(self) -> None: ...  # raise DVC's error for a metric in an unsupported format
-    def workspace_status(self) -> Mapping[str, str]: ...  # return how the workspace differs from DVC's record, if so
+    def changed(self) -> bool:
+        """Tell whether the workspace or the cache lacks the recorded content."""
+
+    def changed_cache(self, filter_info: str | None = None) -> bool:
+        """Tell whether the cache lacks it, or the path inside it."""
+
+    def changed_checksum(self) -> bool:
+        """Tell whether the hash in the workspace differs."""
+
+    def checkout(self, force: bool = False, filter_info: str | None = None) -> object:
+        """Restore it, or the path inside it, from the cache."""
+
+    def commit(self, relink: bool = True) -> None:
+        """Store it in the cache."""
+
+    def get_used_objs(self, force: bool = ..., filter_info: str | None = ...) -> Mapping[Any, set[Any]]:
+        """Return its files' hashes by the cache with them."""
+
+    def remove(self, ignore_remove: bool = False) -> None:
+        """Remove it from the workspace."""
+
+    def unprotect(self) -> None:
+        """Make it writable."""
+
+    def verify_metric(self) -> None:
+        """Raise DVC's error for a metric in an unsupported format."""
+
+    def workspace_status(self) -> Mapping[str, str]:
+        """Return how the workspace differs from DVC's record; empty if it does not."""
 
 
 class Stage(Protocol):
@@ -117,12 +140,23 @@ class Stage(Protocol):
     is_callback: Property[bool]  # whether it has a command and no dependency
     is_import: Property[bool]  # whether it imports data
 
-    def changed_stage(self) -> bool: ...  # tell whether its declaration has changed since it ran
-    def checkout(self, force: bool = ...) -> object: ...  # restore its outputs from the cache
-    def compute_md5(self) -> str | None: ...  # return the hash of a .dvc file's content
-    def dump(self, update_pipeline: bool = ...) -> None: ...  # write it to its file
-    def outs_cached(self) -> bool: ...  # tell whether the cache has all its cached outputs
-    def reproduce(self, *, force: bool, no_commit: bool, allow_missing: bool) -> object: ...  # bring it up to date
+    def changed_stage(self) -> bool:
+        """Tell whether its declaration has changed since it ran."""
+
+    def checkout(self, force: bool = ...) -> object:
+        """Restore its outputs from the cache."""
+
+    def compute_md5(self) -> str | None:
+        """Return the hash of a .dvc file's content."""
+
+    def dump(self, update_pipeline: bool = ...) -> None:
+        """Write it to its file."""
+
+    def outs_cached(self) -> bool:
+        """Tell whether the cache has all its cached outputs."""
+
+    def reproduce(self, *, force: bool, no_commit: bool, allow_missing: bool) -> object:
+        """Bring it up to date."""
 
 
 class PipelineStage(Stage, Protocol):
@@ -161,7 +195,13 @@ class Repo(Protocol):
     scm: Property[Any]  # its git
     scm_context: Property[Any]  # what DVC writes for git: .gitignore files, and names of files to add
 
-    def __hash__(self) -> int: ...  # return the hash of the object
-    def get_rev(self) -> str: ...  # return the current commit
-    # return the hashes of the outputs in the workspace and in commits, by the cache with them
-    def used_objs(self, *, revs: list[str] | None = ...) -> Mapping[Any, set[HashInfo]]: ...
+    def __hash__(self) -> int:
+        """Return the hash of the object."""
+
+    def get_rev(self) -> str:
+        """Return the current commit."""
+
+    def used_objs(
+        self, *, all_branches: bool = ..., all_tags: bool = ..., revs: list[str] | None = ...
+    ) -> Mapping[Any, set[HashInfo]]:
+        """Return the hashes of the outputs in the workspace and in commits, by the cache with them."""

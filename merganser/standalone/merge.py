@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from merganser import registry
-from merganser.checkpoints.adapters.adapted import open_whole
+from merganser.checkpoints.adapters.binding import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import ModelOrigin, check_model, licences_in, shared_modules

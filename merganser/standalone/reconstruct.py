@@ -8,8 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from merganser.at_run_time import addition_of
-from merganser.checkpoints.adapters.adapted import Adapted
-from merganser.checkpoints.adapters.binding import bind
+from merganser.checkpoints.adapters.binding import Adapted, bind
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
 from merganser.checkpoints.companions import check_model, copy_companions, modules_in

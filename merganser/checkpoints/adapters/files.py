@@ -80,7 +80,6 @@ def _check(path: Path, kind: PeftKind, module: str, is_wrapped: bool) -> None:
 TOKENS = "TRAINABLE_TOKENS"
 FIELDS = ("token_indices", "trainable_token_indices")  # of an adapter of that kind, and of one of another kind
 ENDS = (".token_adapter.trainable_tokens_delta", ".trainable_tokens_delta")
-MODEL = "base_model.model."  # what PEFT puts before the model's own names
 LARGEST = 2**40
 
 
@@ -108,7 +107,7 @@ def find_token_rows(path: Path, tensors: Checkpoint, config: Mapping[str, Any]) 
         end = next((end for end in ENDS if key.endswith(end)), None)
         if end is None:
             continue
-        module = key.removeprefix(MODEL).removesuffix(end)
+        module = key.removeprefix(ROOT).removesuffix(end)
         rows, shape = _rows(path, config, module), tensors.spec(key).shape
         if len(shape) != 2 or len(rows) != shape[0]:
             raise InputError(f"{path}: {key} has shape {list(shape)}, for {len(rows)} tokens; save the adapter again")
@@ -261,7 +260,7 @@ def _updates(path: Path, tensors: Checkpoint, names: Sequence[str], settings: Se
     updates: dict[str, Update] = {}
     sides: dict[str, dict[str, str]] = {}
     for key in names:
-        own = key.removeprefix(MODEL)
+        own = key.removeprefix(ROOT)
         match = (LINEAR.fullmatch(own) or EMBEDDING.fullmatch(own)) if settings else None
         if match is None and "lora_" in own:
             raise InputError(f"{path}: {key} is not part of a low-rank update that can be read; {REMEDY}")

@@ -178,8 +178,7 @@ def refuse_unmergeable(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def peft_kind(path: Path, settings: Mapping[str, Any]) -> PeftKind:
-    """Return PEFT's kind of an adapter by its configuration; raise InputError if the installed PEFT lacks it."""
-    refuse_unmergeable(path, settings)
+    """Return PEFT's kind of a mergeable adapter; raise InputError if the installed PEFT lacks it."""
     with naming_extras():
         import peft
         from peft import mapping

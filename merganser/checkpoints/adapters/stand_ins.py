@@ -130,8 +130,3 @@ def placed(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for name, parameter in before.items():
             module.register_parameter(name, parameter)
-
-
-def stand_ins(value: Tensor, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """Return a tensor of each shape that takes no memory: one value, repeated."""
-    return {name: value.expand(*shape) for name, shape in shapes.items()}

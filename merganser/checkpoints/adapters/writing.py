@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from merganser.checkpoints.adapters.files import MODEL
+from merganser.checkpoints.adapters.by_peft import ROOT
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES
 from merganser.checkpoints.tensors import spec_of
 from merganser.checkpoints.writing import write_single
@@ -34,14 +34,14 @@ def write_adapter(
     """
     tensors: dict[str, Tensor] = {}
     for name, (left, right) in updates.items():
-        module, kernel = f"{MODEL}{name.removesuffix(WEIGHT)}", shapes[name][2:]
+        module, kernel = f"{ROOT}{name.removesuffix(WEIGHT)}", shapes[name][2:]
         tensors[f"{module}.lora_A{WEIGHT}"] = right.reshape(len(right), *shapes[name][1:])
         tensors[f"{module}.lora_B{WEIGHT}"] = left.reshape(*left.shape, *[1] * len(kernel))
     ranks = {name.removesuffix(WEIGHT): len(right) for name, (_, right) in updates.items()}
     inside = tuple(f"{module}." for module in modules)
     for name, tensor in {**whole, **tied}.items():
         module, _, own = name.rpartition(".")
-        tensors[f"{MODEL}{module}{'.base_layer' if module in ranks else ''}.{own}"] = tensor
+        tensors[f"{ROOT}{module}{'.base_layer' if module in ranks else ''}.{own}"] = tensor
     rank = max(ranks.values())
     others = {module: each for module, each in ranks.items() if each != rank}
     config = {

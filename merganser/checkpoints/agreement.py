@@ -118,7 +118,7 @@ class Agreement:
         settings: dict[str, Read] = {"special tokens": special_tokens_of, PREPARED: preparation_of}
         settings |= {FAST: division_of, TOKENIZER_SETTINGS: lower_case_of, CONFIG: _generation_of_older}
         settings |= {MODULES: module_types, ENCODER: encoding_of}
-        settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
+        settings[SENTENCEPIECE] = _sentencepiece_of
         for what, read in (settings | {name: partial(settings_of, name) for name in names}).items():
             if (pair := self._first(what, read, task, model)) is not None:
                 notes += _differences(*pair, task, what)
@@ -201,11 +201,11 @@ def _generation_of_older(folder: Path) -> dict[str, Any] | None:
     return {key: value for key, value in config.items() if re.fullmatch(OF_GENERATION, key)}
 
 
-def _contents_of(name: str, folder: Path) -> dict[str, Any] | None:
-    """Return a hash of a file that is not parsed; None if it is missing, or another file has the vocabulary."""
-    if has_vocabulary(folder) or not (folder / name).is_file():
+def _sentencepiece_of(folder: Path) -> dict[str, Any] | None:
+    """Return a hash of SentencePiece's file; None if it is missing, or another file has the vocabulary."""
+    if has_vocabulary(folder) or not (folder / SENTENCEPIECE).is_file():
         return None
-    return {"sha256": sha256_of(folder / name)[:SHOWN]}
+    return {"sha256": sha256_of(folder / SENTENCEPIECE)[:SHOWN]}
 
 
 def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], task: str, what: str) -> list[str]:

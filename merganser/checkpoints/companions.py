@@ -109,9 +109,7 @@ def licences_in(facts: Mapping[str, Any]) -> list[str]:
 
 SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".vocab", ".bpe", ".spm")
 LICENCES = re.compile(r"(licen[cs]e|notice|copying|use_policy)([._-].*)?", re.IGNORECASE)
-NOT_OURS = re.compile(
-    r"\.git.*|readme(\..*)?", re.IGNORECASE
-)  # neither kept nor worth a word: a merge has its own card
+NOT_OURS = re.compile(r"\.git.*|readme(\..*)?", re.IGNORECASE)  # neither kept nor named: a merge has its own card
 # Folders of a sentence encoder's further modules, and of a tokenizer's further chat templates.
 FOLDERS = re.compile(r"([0-9]+_\w+|additional_chat_templates)")
 MODULES = "modules.json"  # of sentence-transformers: a list of what its models compute one after another
@@ -137,9 +135,8 @@ def companion_names(names: Collection[str], modules: Sequence[str] = ()) -> list
 
 def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
     """List files of a model's folder that are not copied, without those that every repository has."""
-    return [
-        name for name in sorted(names) if name not in taken and not NOT_OURS.fullmatch(name) and name != DESCRIPTION
-    ]
+    others = sorted(name for name in names if name not in taken and name != DESCRIPTION)
+    return [name for name in others if not NOT_OURS.fullmatch(name)]
 
 
 def list_model_files(folder: Path, modules: Sequence[str] = ()) -> list[str]:
@@ -225,8 +222,7 @@ def _refuse_links(folder: Path) -> None:
 
 def _is_companion(name: str, modules: Sequence[str]) -> bool:
     place, _, own = name.rpartition("/")
-    if place:
-        known = place in modules or FOLDERS.fullmatch(place) is not None
-        return known and own.endswith(SUFFIXES) and not is_index(own)
     kept = own.endswith(SUFFIXES) and not is_index(own)
+    if place:
+        return kept and (place in modules or FOLDERS.fullmatch(place) is not None)
     return own != DESCRIPTION and (kept or LICENCES.fullmatch(own) is not None)

@@ -14,7 +14,14 @@ from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import MODULES, copy_companions
-from merganser.checkpoints.configurations import OPEN_CLIP, TYPE, differing_settings, in_todays_words, key_of_part
+from merganser.checkpoints.configurations import (
+    OPEN_CLIP,
+    TYPE,
+    differing_settings,
+    in_todays_words,
+    key_of_part,
+    of_one_part,
+)
 from merganser.checkpoints.sentence_files import ENCODER, OLD_SENTENCES, SENTENCES, embedding_of, longest_of
 from merganser.checkpoints.vocabularies import LIMIT, special_tokens_of, vocabulary_of
 from merganser.hashes import sha256_of
@@ -161,10 +168,8 @@ def _with_settings(ours: dict[str, Any], theirs: dict[str, Any], of_tokens: bool
     does not name stay.
     """
     ours, theirs = in_todays_words(ours, theirs)
-    same = ours.get(TYPE) == theirs.get(TYPE)
-    key, inner = (None, None) if same else (key_of_part(ours, theirs.get(TYPE)), key_of_part(theirs, ours.get(TYPE)))
-    one = ours if key is None else {**ours[key], TYPE: theirs.get(TYPE)}
-    other = theirs if inner is None else {**theirs[inner], TYPE: ours.get(TYPE)}
+    one, other = of_one_part(ours, theirs)
+    key = None if one is ours else key_of_part(ours, theirs.get(TYPE))
     names = [
         name
         for name, (_, value) in differing_settings(one, other).items()

@@ -60,19 +60,15 @@ class ShardedCheckpoint(StoredCheckpoint):
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
-        """Return each tensor's dtype and shape, by its name."""
         return {name: shard.spec(name_in_file(name)) for name, shard in self.shards.items()}
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor."""
         return self.shards[name].read(name_in_file(name))
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape from a flat stored one, from the value at `start` on."""
         return self.shards[name].read_piece(name_in_file(name), start, shape)
 
     def memory(self, name: str) -> object:
-        """Return a key of the tensor's memory, equal for tensors that share it."""
         return self.shards[name].memory(name_in_file(name))
 
 

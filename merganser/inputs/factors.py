@@ -165,7 +165,6 @@ class FactorSource(LayerSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return what the files' headers say."""
         folders = self.folders.values()
         kinds = dict(sorted((name, kind) for folder in folders for name, kind in folder.kinds.items()))
         first = next(iter(folders)).vectors
@@ -174,7 +173,6 @@ class FactorSource(LayerSource):
         )
 
     def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks."""
         folders = self.folders.values()
         norms = tuple(folder.vectors.index["norms"][name] for folder in folders)
         if self.kinds[name] == "vector":

@@ -52,7 +52,6 @@ class ModelDeltas(DivisibleSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return what the models' headers say."""
         models = self.models.values()
         touched = {name for model in models if isinstance(model, Adapter) for name in model.updates}
         every = not all(isinstance(model, Adapter) for model in models)
@@ -77,7 +76,6 @@ class ModelDeltas(DivisibleSource):
         return not any(isinstance(model, Adapter) or place_of(model, name) is None for model in models)
 
     def rows(self, rows: Rows) -> LayerDeltas:
-        """Read some rows of a parameter of the base and all tasks."""
         base, name = read_part(self.base, rows), rows.name
         deltas = self.buffers.empty(len(self.models), *base.shape)
         for delta, (task, model) in zip(deltas, self.models.items(), strict=True):

@@ -86,11 +86,9 @@ class Dense(Part):
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the values."""
         return {"values": Spec(dtype, dims)}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Return the stored values."""
         return self.values.float().reshape(shape)
 
 
@@ -106,7 +104,6 @@ class LowRank(Part):
 
     @property
     def count(self) -> int:
-        """Return the number of triples."""
         return len(self.s)
 
     @staticmethod
@@ -176,11 +173,9 @@ class Masked(Part):
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the mask and its scale."""
         return {"mask": Spec("U8", (bytes_of(dims[0]),)), "scale": Spec(dtype, ())}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Mask and scale the shared delta."""
         if unified is None:
             raise ValueError("it masks a shared delta, which is missing")
         return self.scale.float() * torch.where(unpack_bits(self.mask, prod(shape)).reshape(shape), unified, 0)
@@ -196,16 +191,13 @@ class Sparse(Part):
 
     @property
     def count(self) -> int:
-        """Return the number of entries kept."""
         return len(self.values)
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the mask and the kept values."""
         return {"mask": Spec("U8", (bytes_of(dims[0]),)), "values": Spec(dtype, (count,))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Write the values to their positions."""
         kept = unpack_bits(self.mask, prod(shape))
         if (count := int(kept.sum())) != len(self.values):
             raise ValueError(f"its mask keeps {count} entries, but it has {len(self.values)} values")
@@ -225,17 +217,14 @@ class Signs(Part):
 
     @property
     def count(self) -> int:
-        """Return the number of entries kept: bits set in the mask."""
         return int(unpack_bits(self.mask, 8 * len(self.mask)).sum())
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the mask, the signs and their scales."""
         bits = {"mask": Spec("U8", (bytes_of(dims[0]),)), "negative": Spec("U8", (bytes_of(count),))}
         return bits | {"scales": Spec(dtype, (2,))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Write its sign's scale to each kept entry."""
         kept = unpack_bits(self.mask, prod(shape))
         count = int(kept.sum())
         if bytes_of(count) != len(self.negative):
@@ -255,11 +244,9 @@ class Binary(Part):
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the signs and their magnitude."""
         return {"negative": Spec("U8", (bytes_of(dims[0]),)), "scale": Spec(dtype, ())}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Give each entry the magnitude with its sign."""
         scale = self.scale.float()
         return torch.where(unpack_bits(self.negative, prod(shape)).reshape(shape), -scale, scale)
 

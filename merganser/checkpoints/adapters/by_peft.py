@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from merganser.checkpoints.adapters.peft_settings import PeftKind
+from merganser.checkpoints.adapters.settings import REMEDY
 from merganser.checkpoints.adapters.stand_ins import Shapes, Watched, model_of, placed
 from merganser.checkpoints.architecture import Architecture
 from merganser.checkpoints.tensors import Checkpoint
@@ -108,7 +109,7 @@ class ByPeft:
         deltas = {own: value.to(torch.float32) - given[own] for own, value in merged.items()}
         others = [own for own, delta in deltas.items() if (module, own) not in self.changed and delta.any()]
         if others:
-            raise InputError(f"{self.path}: PEFT changes {module}.{others[0]} too; {self.kind.remedy}")
+            raise InputError(f"{self.path}: PEFT changes {module}.{others[0]} too; {REMEDY}")
         return deltas
 
     def _read(self, key: str) -> Tensor:
@@ -145,7 +146,7 @@ class PutOn:
             self.one_by_one = not self._make()
             if self.one_by_one and not self._make():
                 together = f"PEFT reads the weights of all layers together to load a {of.kind.name}"
-                raise InputError(f"{of.path}: {together}, which is not done here; {of.kind.remedy}")
+                raise InputError(f"{of.path}: {together}, which is not done here; {REMEDY}")
             if not self.one_by_one:
                 self._load(of.keys)
 

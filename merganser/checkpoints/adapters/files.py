@@ -63,7 +63,7 @@ def computed_of(
         for own in wrapped or kind.parameters:
             computed[f"{module}.{own}"] = Computed(module, own, optional=bool(wrapped) or own != kind.parameters[0])
     if not computed and not wrapped_alone:
-        raise InputError(f"{path}: none of its tensors is of a layer; {kind.remedy}")
+        raise InputError(f"{path}: none of its tensors is of a layer; {REMEDY}")
     kind.check_targets(path, {each.module for each in computed.values() if not kind.wrapping.parameters(each.module)})
     return computed, keys
 
@@ -74,7 +74,7 @@ def _check(path: Path, kind: PeftKind, module: str, is_wrapped: bool) -> None:
         raise InputError(f"{path}: target_modules and target_parameters both name {module}, which PEFT refuses")
     if f"{INSIDE}." in module:
         attention = f"{module.split(INSIDE)[0]} is an nn.MultiheadAttention"
-        raise InputError(f"{path}: {attention}; only plain low-rank updates are read; {kind.remedy}")
+        raise InputError(f"{path}: {attention}; only plain low-rank updates are read; {REMEDY}")
 
 
 TOKENS = "TRAINABLE_TOKENS"

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from merganser.checkpoints.adapters.settings import OF_SWIFT, REMEDY, check_pattern
 from merganser.errors import InputError, refusing
@@ -106,9 +106,7 @@ class PeftKind:
     prefix: str  # of the names of its tensors
     settings: Mapping[str, Any]
     config_class: Any
-    wrapping: Wrapping = Wrapping()
-
-    remedy: ClassVar[str] = REMEDY
+    wrapping: Wrapping
 
     @property
     def parameters(self) -> tuple[str, ...]:

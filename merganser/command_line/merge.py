@@ -202,11 +202,11 @@ def reconstruct(
     ] = False,
 ) -> None:
     """Restore one task's model from a merge: the shared part plus its overlay, with head and configuration."""
-    from merganser.standalone import merged_adapter, reconstruct
+    from merganser.standalone import reconstruct
 
     refuse_existing(out)
     if as_adapter and task is None:
-        merged_adapter.write_merged_adapter(folder, out)
+        reconstruct.write_merged_adapter(folder, out)
         print(f"the adapter of {folder} for its base is in {out}")
         return
     if task is None:

@@ -87,8 +87,7 @@ def factorised(layer: Layer, settings: FactorSettings) -> Layer:
         factorised_sides = (svd.factorise_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
         factors = tuple(Factors(u, pad(s, (0, full - len(s))), vh) for u, s, vh in factorised_sides)
     else:
-        rank = settings.rank(layer.shape)
-        factors = factorise_all(layer.deltas, rank)
+        factors = factorise_all(layer.deltas, settings.rank(layer.shape))
     return LayerFactors(layer.name, layer.tasks, factors, layer.seed, norms=layer.norms)
 
 

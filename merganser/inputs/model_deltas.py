@@ -66,9 +66,20 @@ class ModelDeltas(DivisibleSource):
         weights = base.to(torch.float32)
         if self.kinds[name] == "matrix" and all(_is_low_rank(model, name) for model in self.models.values()):
             return self._low_rank(name, weights, own_norm)
-        deltas, norms = self._stacked(name, weights, own_norm)
+        deltas, norms = self.buffers.empty(len(self.models), *weights.shape), list[float]()
+        for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
+            if not isinstance(model, Adapter):
+                read_into(delta, model, name)
+                norms.append(self._norm(delta, name, task))
+                delta.sub_(weights)
+            elif name in model.updates:
+                delta.copy_(model.delta(name, weights))
+                norms.append(self._norm(weights + delta, name, task))
+            else:
+                delta.zero_()
+                norms.append(own_norm)
         stacked = deltas.view(len(deltas), *self.shapes[name])
-        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=norms)
+        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=tuple(norms))
 
     def is_divisible(self, name: str) -> bool:
         """Tell whether rows of a parameter can be read alone: all models store it in the base's layout."""
@@ -119,19 +130,6 @@ class ModelDeltas(DivisibleSource):
         kind, stacked = self.kinds[name], deltas.view(len(deltas), *shape)
         return LayerDeltas(str(part), kind, self.tasks, stacked, self.seed, norms=norms, rows=rows, start=start)
 
-    def _stacked(self, name: str, weights: Tensor, own_norm: float) -> tuple[Tensor, tuple[float, ...]]:
-        """Read a parameter of all tasks; return the deltas from the base's weights, and norms."""
-        deltas = self.buffers.empty(len(self.models), *weights.shape)
-        norms = []
-        for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
-            if isinstance(model, Adapter):
-                norms.append(self._adapted(model, name, task, weights, own_norm, delta))
-            else:
-                read_into(delta, model, name)
-                norms.append(self._norm(delta, name, task))
-                delta.sub_(weights)
-        return deltas, tuple(norms)
-
     def _whole_norm(self, task: str, name: str, device: torch.device = CPU) -> float:
         model = self.models[task]
         assert not isinstance(model, Adapter), "an adapter's parameters are read whole"
@@ -158,16 +156,6 @@ class ModelDeltas(DivisibleSource):
                 norms.append(own_norm)
         left, right = zip(*sides, strict=True)
         return LayerLowRank(name, self.tasks, left, right, self.seed, norms=tuple(norms))
-
-    def _adapted(
-        self, adapter: Adapter, name: str, task: str, weights: Tensor, own_norm: float, delta: Tensor
-    ) -> float:
-        """Write what an adapter changes of a parameter into `delta`; return the norm of the adapted weights."""
-        if name not in adapter.updates:
-            delta.zero_()
-            return own_norm
-        delta.copy_(adapter.delta(name, weights))
-        return self._norm(weights + delta, name, task)
 
 
 def _subtracted(delta: Tensor, model: Checkpoint, rows: Rows, base: Tensor) -> bool:

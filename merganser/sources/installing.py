@@ -32,7 +32,7 @@ from merganser.checkpoints.writing import shards_like, write_model
 from merganser.errors import InputError, quoting
 from merganser.limits import check_file, check_link
 from merganser.sources.gguf_files import check_all_read, check_gguf
-from merganser.sources.guarded import in_hub_cache
+from merganser.sources.guarded import guard, in_hub_cache
 from merganser.sources.licences import CARD, read_facts
 from merganser.sources.pointers import OpenClipPointer
 
@@ -216,8 +216,6 @@ def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> d
     Returns the facts in its card, if it is from a hub.
     """
     import open_clip
-
-    from merganser.sources.guarded import guard
 
     known = open_clip.list_pretrained()
     if (pointer.open_clip, pointer.pretrained) not in known:

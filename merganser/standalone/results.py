@@ -77,10 +77,7 @@ def load_results(path: Path) -> DataFrame:
 def _table(path: Path) -> DataFrame:
     try:
         # Only what is empty is missing: "nan" and "NA" are names that a task may have.
-        columns = list(read_csv(path, nrows=0).columns)
-        types = dict.fromkeys(TEXTS, str) | NUMBERS
-        kept = {name: types.get(name, None) for name in columns if name in types}
-        return read_csv(path, dtype=kept, keep_default_na=False, na_values=[""])
+        return read_csv(path, dtype=dict.fromkeys(TEXTS, str) | NUMBERS, keep_default_na=False, na_values=[""])
     except (EmptyDataError, ParserError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path}: not a table of a report ({error})") from error
 

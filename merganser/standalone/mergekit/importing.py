@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.companions import check_model
-from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import TokenizerChoice
+from merganser.checkpoints.writing import TORCH
 from merganser.config.recipes import RECIPE, Recipe, Source, as_yaml
 from merganser.config.sections import NAME, VOCABULARIES
 from merganser.errors import InputError, did_you_mean

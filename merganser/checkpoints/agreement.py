@@ -170,7 +170,6 @@ class Agreement:
 
 
 def _read(what: str, read: Callable[[Path], Any], folder: Path) -> Any:
-    """Read a folder's settings; raise InputError if its files are malformed."""
     with refusing(f"{folder}: {what}: cannot be read", "fetch it again", (*MALFORMED, RecursionError)):
         return read(folder)
 

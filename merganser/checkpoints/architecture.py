@@ -186,7 +186,6 @@ def _partners() -> Mapping[str, Mapping[str, None]]:
 
 
 def _end(name: str) -> str:
-    """Return the last two parts of a name."""
     return ".".join(name.rsplit(".", 2)[-2:])
 
 
@@ -227,9 +226,8 @@ PIECE = 2**20  # values compared at a time: most tensors that differ do so in th
 def surplus_of(checkpoint: StoredCheckpoint, architecture: Architecture) -> dict[str, str | None]:
     """List tensors that are no parameters of their own, with the parameter that a second name stands for.
 
-    A known second name counts only if its values equal the first one's, bit for bit, and if neither the
-    configuration nor, without one, its class says that they are untied. Two names of torch weights are one if they
-    share memory.
+    A known second name counts only if its values equal the first one's, bit for bit, and if neither the configuration
+    nor, without one, its class says that they are untied. Two names of torch weights are one if they share memory.
     """
     if architecture.model_type is None:
         return {}

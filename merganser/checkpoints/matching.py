@@ -114,7 +114,6 @@ def check_layouts(base: Checkpoint, tuned: Checkpoint, missing: Collection[str],
 
 
 def _empty(spec: Spec) -> Tensor:
-    """Return a tensor without values."""
     return torch.empty(spec.shape, dtype=DTYPES[spec.dtype], device="meta")
 
 
@@ -208,13 +207,11 @@ def _without_ddp(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
 
 
 def _keeps_apart(names: Sequence[str], find: Finder) -> bool:
-    """Tell whether all matched names differ."""
     stored = [name for name in map(find, names) if name is not None]
     return len(set(stored)) == len(stored)
 
 
 def _fits(names: Sequence[str], find: Finder) -> int:
-    """Count the matched names."""
     return sum(find(name) is not None for name in names)
 
 

@@ -115,7 +115,6 @@ def _parts_of(processor: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _tokenizer_of(folder: Path) -> Any:
-    """Read the settings that turn texts into tokens."""
     if not _files(folder, VOCABULARY):
         return None
     content = read_object(folder / "tokenizer.json", LIMIT)
@@ -196,7 +195,6 @@ def _replaced(one: Mapping[str, Any], other: Mapping[str, Any], names: Collectio
 
 
 def _mapping(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the mapping under a key; empty if there is none."""
     value = content.get(key)
     return value if isinstance(value, dict) else {}
 
@@ -206,7 +204,6 @@ def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Hash the files of a vocabulary."""
     return {file.name: sha256_of(file) for file in _files(folder, (*VOCABULARY, "added_tokens.json"))}
 
 

@@ -200,7 +200,6 @@ def open_stored(path: Path, modules: Sequence[str] = ()) -> StoredCheckpoint:
 
 
 def _files(stored: Checkpoint) -> Iterator[tuple[str, FileCheckpoint]]:
-    """Return each tensor's file."""
     if isinstance(stored, ShardedCheckpoint):
         yield from stored.shards.items()
     elif isinstance(stored, FileCheckpoint):

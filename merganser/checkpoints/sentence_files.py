@@ -94,7 +94,6 @@ def _check_module(where: Path, number: int, kind: str, place: str) -> None:
 
 
 def _modes(folder: Path, place: str) -> tuple[str, ...]:
-    """Read the pooling modes."""
     where = folder / place / CONFIG
     if (content := read_config(where)) is None:
         raise InputError(f"{where}: missing, and says how the model pools its tokens; fetch the model again")

@@ -162,7 +162,6 @@ def _check_pickles(path: Path) -> None:
 
 
 def _records(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the pickles in a torch archive."""
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
         if any(record.compress_type != zipfile.ZIP_STORED for record in records):

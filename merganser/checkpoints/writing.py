@@ -41,8 +41,7 @@ PYTORCH = {"format": "pt"}  # transformers before version 5 refuses a file that 
 def write_checkpoint(path: Path, specs: Mapping[str, Spec], tensors: Tensors, metadata: str | None = None) -> None:
     """Stream tensors into a new safetensors file, one in memory at a time, in any order.
 
-    `metadata` goes into the header under the key `merganser`. The file gets its name when it is complete and on
-    disk.
+    `metadata` goes into the header under the key `merganser`. The file gets its name when it is complete and on disk.
     """
     _stream({path: specs}, tensors, {} if metadata is None else {"merganser": metadata})
 

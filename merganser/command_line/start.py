@@ -110,7 +110,6 @@ def _run_its_own(root: Path) -> NoReturn:
 
 
 def _option(words: Sequence[str], name: str) -> str | None:
-    """Return an option's value on a command line."""
     for word, following in zip_longest(words, words[1:]):
         if word == name and following:
             return following

@@ -45,9 +45,10 @@ def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], source: Pat
 
     `source`: the model's folder or file, whose configuration has the class names.
     """
-    tensors = _adapters(model, patterns) if isinstance(model, Adapter) else _own(model, patterns)
+    names = list(model.updates) if isinstance(model, Adapter) else list(model.names)
+    own = [name for name in names if is_head(name, patterns)]
+    tensors = _adapters(model, own) if isinstance(model, Adapter) else {name: model.read(name) for name in own}
     if patterns and not tensors:
-        names = list(model.updates) if isinstance(model, Adapter) else list(model.names)
         has = f"its parameters are {', '.join(names[:3])}, ... {names[-1]}"
         raise InputError(f"{task}: no parameter matches base.heads ({', '.join(patterns)}); {has}")
     content = {"patterns": list(patterns), "classes": class_names(source) if patterns else []}
@@ -70,13 +71,9 @@ def _numbered(tensors: Mapping[str, Tensor]) -> list[str]:
     return [f"LABEL_{number}" for number in range(max(last))] if len(last) == 1 else []
 
 
-def _own(model: Checkpoint, patterns: Sequence[str]) -> dict[str, Tensor]:
-    return {name: model.read(name) for name in model.names if is_head(name, patterns)}
-
-
-def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
+def _adapters(adapter: Adapter, names: Sequence[str]) -> dict[str, Tensor]:
     """Read the head's tensors that an adapter stores whole (`modules_to_save`)."""
-    kept = {name: update for name, update in adapter.updates.items() if is_head(name, patterns)}
+    kept = {name: adapter.updates[name] for name in names}
     partial = [name for name, each in kept.items() if each.whole is None or each.of_layer or each.added or each.tokens]
     if partial:
         raise InputError(f"{adapter.path}: {partial[0]} is a head that is not saved whole; list it in modules_to_save")

@@ -102,8 +102,7 @@ class ModelDeltas(DivisibleSource):
     def unread(self, part: Part, base: Checkpoint | None = None) -> UnreadLayer:
         """Return the parts of one parameter, or of some of its rows, to read for a GPU: weights in their stored dtype.
 
-        The base's become the layer's `start`. If a task's model is an adapter, all of them are read as by
-        `layer`.
+        The base's become the layer's `start`. If a task's model is an adapter, all of them are read as by `layer`.
         """
         models = [model for model in self.models.values() if not isinstance(model, Adapter)]
         if len(models) < len(self.models):

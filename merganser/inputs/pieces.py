@@ -167,7 +167,6 @@ class ByParameter:
 
     @cached_property
     def _pieces(self) -> dict[str, list[str]]:
-        """Return the names of each large parameter's pieces."""
         table, parts = self._layers.table, dict[str, list[str]]()
         for name in table.kinds:
             if rows := table.rows.get(name):

@@ -3,8 +3,6 @@
 A task's parts are concatenated into one tensor per dtype, `<task>/<dtype>`, parameter by parameter and field by field.
 Their sizes follow from the kind of part, the parameter's dimensions, and one count per task and parameter: an index
 entry per field would be larger than the parts of a small model.
-
-Give the tasks of an overlay file other names: its index names them, the values stay where they are.
 """
 
 import json

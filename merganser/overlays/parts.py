@@ -1,13 +1,6 @@
 """Parts: what one task adds to one parameter of the shared model, in the form that is stored.
 
-A part is a frozen dataclass of tensors, with a kind, that computes the delta it encodes.
-
-Small numbers packed into bytes, the first in the lowest bits: booleans, or codes of a few bits.
-
-Low-rank parts of a layer's tasks.
-
-Parts that select entries: a mask of one bit per entry, with or without values of its own.
-
+A part is a frozen dataclass of tensors, with a kind, that computes the delta it encodes. Masks have one bit per entry.
 Legend: M rows, N columns, n entries, K singular triples, k of them kept.
 """
 
@@ -30,7 +23,7 @@ BITS = 8
 
 
 def pack_bits(values: Tensor, width: int = 1) -> Tensor:
-    """Pack numbers of `width` bits, booleans by default; the last byte is padded with zeros."""
+    """Pack numbers of `width` bits, booleans by default, from the lowest bits on; zeros fill the last byte."""
     flat, count = values.flatten().to(torch.uint8), BITS // width
     groups = pad(flat, (0, -len(flat) % count)).view(-1, count)
     packed = groups[:, 0].clone()

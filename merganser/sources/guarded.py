@@ -179,7 +179,6 @@ def _check_response(response: Any) -> None:
 
 
 def _most(asked: HubRequest, length: int | None) -> int:
-    """Return the largest number of bytes that an answer may have."""
     if asked.is_said:
         return SAID
     return next((size for size in (length, asked.size) if size is not None), UNTOLD)
@@ -221,7 +220,6 @@ def _check_redirect(request: Any, headers: Mapping[str, str]) -> None:
 
 
 def _check_page(request: Any, asked: HubRequest, headers: Mapping[str, str]) -> None:
-    """Refuse an endless listing."""
     if 'rel="next"' not in headers.get("Link", ""):
         _here.listing = None
         return

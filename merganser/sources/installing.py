@@ -46,12 +46,10 @@ def gguf_in(path: Path) -> Path | None:
         files = sorted(path.glob(f"*{SUFFIX}"))
         alone = len(files) == 1 and main_file([file.name for file in path.iterdir() if file.is_file()]) is None
         return files[0] if alone else None
-    return path if path.is_file() and _begins_so(path) else None
-
-
-def _begins_so(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(GGUF)) == GGUF
+    if not path.is_file():
+        return None
+    with path.open("rb") as opened:
+        return path if opened.read(len(GGUF)) == GGUF else None
 
 
 def write_dequantised(file: Path, folder: Path) -> str:

@@ -176,7 +176,6 @@ def write_adapter_of(merged: Path, task: str, out: Path) -> None:
 
 
 def _adds(overlays: OverlayFile, shared: Checkpoint, task: str, name: str) -> bool:
-    """Tell whether a task's part changes a parameter."""
     delta = overlays.delta(task, name, shared.spec(name).shape)
     return delta is not None and bool(delta.any())
 

@@ -220,7 +220,6 @@ def _is_copy(adapter: Adapter, base: Checkpoint, own: str, source: str, first: s
 
 
 def _content(adapter: Adapter, name: str) -> dict[str, Tensor]:
-    """Read all values of an update."""
     update = adapter.updates[name]
     tensors = {part: adapter.tensors.read(key) for part in ("whole", "added") if (key := getattr(update, part))}
     if update.tokens is not None:
@@ -261,7 +260,6 @@ def moved_together(adapter: Adapter, base: Checkpoint) -> list[str]:
 
 
 def _named(adapter: Adapter, base: Checkpoint, prefix: str) -> dict[str, Update]:
-    """Return an adapter's updates by the base's names."""
     named = {_target(adapter, base, prefix, own): update for own, update in adapter.updates.items()}
     return {name: update for name, update in named.items() if name is not None}
 

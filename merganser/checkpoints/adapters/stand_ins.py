@@ -62,8 +62,7 @@ def _entries(name: str, args: Sequence[Any]) -> int:
 def model_of(shapes: Shapes, architecture: Architecture, embeddings: Collection[str]) -> tuple[nn.Module, bool]:
     """Build a model with these modules; tell whether it is a complete one that the installed transformers builds.
 
-    Its parameters are on the meta device, until `placed` gives them values. `embeddings`: the known embedding
-    modules.
+    Its parameters are on the meta device, until `placed` gives them values. `embeddings`: the known embedding modules.
     """
     known = without_values(architecture.config)
     named = dict(known.named_modules()) if known is not None else {}

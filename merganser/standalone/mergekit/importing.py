@@ -195,7 +195,6 @@ def _recipe(config_read: Imported, out: Path) -> Recipe:
 
 
 def _own(reference: Reference) -> tuple[str, str | None]:
-    """Return the adapter of a model if it has one, else the model."""
     if reference.adapter:
         return reference.adapter, reference.adapters_revision
     return reference.model, reference.revision

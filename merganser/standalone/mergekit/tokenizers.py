@@ -67,7 +67,7 @@ def _model_of(about: Any, token: str, place: str) -> Any:
         return source
     if source["kind"] == "model_token" and source.get("token") == token:
         return source.get("model")
-    said = WHAT_TO_DO.get(source["kind"], "mergekit has zero and model_token; name a model")
+    said = WHAT_TO_DO.get(str(source["kind"]), "mergekit has zero and model_token; name a model")
     raise InputError(f"{place}: {source['kind']}: {said}")
 
 

@@ -232,6 +232,10 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
         {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "mean"}}}}},
         "tokenizer.tokens.<x>: mean: mergekit has zero and model_token",
     ),
+    "a token of a kind that is no word": (
+        {"tokenizer": {"tokens": {"<x>": {"source": {"kind": ["zero"]}}}}},
+        r"tokenizer.tokens.<x>: \['zero'\]: mergekit has zero and model_token",
+    ),
     "another token's rows": (
         {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "model_token", "model": "a", "token": "<y>"}}}}},
         "tokenizer.tokens.<x>: model_token: .*add the token to that model first",

@@ -20,6 +20,7 @@ from merganser.outputs import replacing
 from merganser.overlays.parts import Binary, Dense, LowRank, Masked, Part, Signs, Sparse, tensors_of
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, ThresholdedVectors
 
+LARGEST = 2**63  # of a mixture's weights: torch takes no larger whole numbers
 KINDS: dict[str, type[Part]] = {
     part.kind: part
     for part in (Dense, LowRank, Thresholded, ThresholdedFactors, ThresholdedVectors, Masked, Sparse, Signs, Binary)
@@ -141,7 +142,7 @@ def parse(text: str) -> OverlayIndex:
         rows[name] = ParameterParts(forms[number], stored)
     mixtures = content.get("mixtures", {})
     for task, weights in mixtures.items():
-        if not ({task, *weights} <= set(tasks) and all(isfinite(weight) for weight in weights.values())):
+        if not ({task, *weights} <= set(tasks) and all(map(_is_weight, weights.values()))):
             raise ValueError(f"the mixture of {task} names a task that is not in this file")
     return OverlayIndex(tasks, rows, mixtures)
 
@@ -153,6 +154,10 @@ def _checked(form: PartFormat) -> PartFormat:
     if form.dtype not in DTYPES or len(form.dims) != 1 + part.factored or not all(map(_is_count, form.dims)):
         raise ValueError(f"not a valid form: {form}")
     return form
+
+
+def _is_weight(number: Any) -> bool:
+    return type(number) in (int, float) and isfinite(number) and abs(number) < LARGEST
 
 
 def _is_count(number: Any) -> bool:

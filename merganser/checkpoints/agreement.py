@@ -81,10 +81,9 @@ class Agreement:
     def check(self, task: str, model: Path, opened: Opened) -> list[str]:
         """Compare a model's folder with the earlier ones; return notes for the user.
 
-        `opened`: the base and the model. Raises InputError if the model has another architecture, other numbers
-        for tokens or classes, or merged embeddings of another vocabulary. Missing files, and formats that are
-        not supported (SentencePiece's), are not compared. A single file stands for its folder. A merge onto a
-        single file gets `config.json` alone from its folder, so that notes about other files are left out.
+        `opened`: the base and the model. A single file stands for its folder, but a merge onto one gets `config.json`
+        alone, without notes about other files. Raises InputError if the model has another architecture, other numbers
+        for tokens or classes, or merged embeddings of another vocabulary. Missing files are not compared.
         """
         model = model if model.is_dir() else model.parent
         notes = [f"{task}: {WRAPPED}{', '.join(sorted(wrappers))}" for wrappers in [_wrappers(*opened)] if wrappers]

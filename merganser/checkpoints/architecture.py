@@ -1,8 +1,7 @@
 """The parts of a transformers configuration that concern a checkpoint's tensors: ties, buffers, in x out linear maps.
 
 Names alone do not tell: `attn.c_proj.weight` is out x in for open_clip, and in x out for GPT-2. Numbers in a
-configuration are bounded before anything is built from them: a number of layers, classes or positions is a few digits
-to write, and may take all memory to build.
+configuration are bounded, since a model built from a few digits may take all memory.
 """
 
 import re

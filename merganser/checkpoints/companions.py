@@ -1,8 +1,7 @@
 """The files next to the weights in a model's folder: configuration, tokenizer, chat template, licence.
 
-Code stays behind, since nothing of a checkpoint is run; so do weights in other formats and leftovers of training. A
-model's modules may have weights in folders of their own, such as a sentence encoder's `2_Dense`: a tensor's name then
-starts with the folder.
+Code, weights in other formats and leftovers of training stay behind. A model's modules may have weights in folders of
+their own, such as a sentence encoder's `2_Dense`: a tensor's name then starts with the folder.
 """
 
 import json
@@ -61,12 +60,9 @@ def modules_in(names: Iterable[str]) -> Sequence[str]:
 class ModelOrigin:
     """A source's name, the sha256 of each of its weight files, and the facts in its card.
 
-    `kind`: `local`, `mean`, or that of its pointer.
-
-    `licences`: ids as hubs have them, or the name that follows the id `other`; if the card gives none, the licence
-    that the first lines of a licence file name, or that file. `datasets`: its training data.
-
-    There is no revision: the same bytes at another revision are the same model, and nothing need be merged again.
+    `kind`: `local`, `mean`, or that of its pointer. `licences`: ids as hubs have them, or the name that follows the id
+    `other`; if the card gives none, the licence that the first lines of a licence file name, or that file. There is no
+    revision: the same bytes at another revision are the same model, and nothing need be merged again.
     """
 
     name: str

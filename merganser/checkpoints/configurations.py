@@ -1,8 +1,7 @@
 """Compare a task's configuration with the base's: equal shapes do not mean equal computations.
 
 A merge is built by the base's configuration. Settings by which the task's model computes differently are refused; other
-differences are reported with both values. Class names are compared too, wherever a configuration has them, since heads
-are merged row by row.
+differences are reported with both values. Class names are compared too, since heads are merged row by row.
 """
 
 import re

@@ -1,8 +1,7 @@
 """The files of a task's own model: the base's, with the settings in which the task's checkpoint differs.
 
-A merge has the base's files. A model rebuilt for a task has its parameters under the base's names and shapes, but
-computes like the task's own checkpoint: with its configuration, its preparation of pictures and texts, and its tokens
-that begin and end them.
+A merge has the base's files. A model rebuilt for a task has the base's names and shapes, but the task's configuration,
+preparation of pictures and texts, and tokens that begin and end them.
 """
 
 import json
@@ -163,8 +162,7 @@ def _configurations(base: Path, model: Path, of_tokens: bool) -> dict[str, dict[
 def _with_settings(ours: dict[str, Any], theirs: dict[str, Any], of_tokens: bool) -> dict[str, Any] | None:
     """Return a configuration with another one's settings for the forward pass; None if it has them.
 
-    If the other model is a part of this one, such as an image tower, that part gets them. Tokens that the other
-    does not name stay.
+    If the other model is a part of this one, such as an image tower, that part gets them.
     """
     ours, theirs = in_todays_words(ours, theirs)
     one, other = of_one_part(ours, theirs)

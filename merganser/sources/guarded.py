@@ -1,8 +1,7 @@
 """The hub's client with limits: answers come in time, have the stated size, and names stay inside the cache.
 
 huggingface_hub uses an answer's headers as file names, waits as long as it is told to, and follows a listing to its
-end. So whoever answers at HF_ENDPOINT could write anywhere, and make a command hang. Each hub's address has its own
-folder of downloads.
+end, so that a hub could write anywhere, and make a command hang. Each hub's address has its own folder of downloads.
 """
 
 import hashlib

@@ -28,9 +28,8 @@ def write_adapter(
     """Write updates left @ right, by the names of their parameters, which end in `.weight`; scales are in the factors.
 
     `shapes`: of the parameters, linear maps out x in, or convolution kernels. `in_by_out`: their file has them the
-    other way round. `base`: what the adapter is loaded onto. `modules`: those that are saved whole; `whole`:
-    the values that take the place of the base's, theirs and of biases, as the file has them; `tied`: those of them that
-    the model has under a second name, by that.
+    other way round. `base`: what the adapter is loaded onto. `modules`: those that are saved whole; `whole`: their
+    values and those of biases, as the file has them; `tied`: those of them that have a second name, by that.
     """
     tensors: dict[str, Tensor] = {}
     for name, (left, right) in updates.items():

@@ -24,7 +24,7 @@ def extract_task(task: str, rules: ParameterRules) -> None:
         base, tuned = open_for_merging(BASE), open_model(source)
         for note in Agreement(BASE, rules).check(task, source, (base, tuned)):
             print(note)
-        write_head(tuned, rules.heads, source / "config.json", task, HEADS / f"{task}.safetensors")
+        write_head(tuned, rules.heads, source, task, HEADS / f"{task}.safetensors")
         extract(base, tuned, rules, task, DELTAS / f"{task}.safetensors")
 
 

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from merganser.checkpoints.adapters.adapted import open_whole
+from merganser.checkpoints.adapters.binding import open_whole
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import write_like_base

@@ -17,12 +17,12 @@ def main(params: Params, task: str) -> None:
     about, out = params.unseen[task], UNSEEN_HEADS / f"{task}.safetensors"
     out.parent.mkdir(parents=True, exist_ok=True)
     if not about.has_head:
-        write_head(open_model(BASE), [], BASE / "config.json", task, out)
+        write_head(open_model(BASE), [], BASE, task, out)
         return
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
         folder = Path(made)
         fetch_checkpoint(Path(about.head), folder)
-        write_head(open_model(folder), params.base.heads, folder / "config.json", task, out)
+        write_head(open_model(folder), params.base.heads, folder, task, out)
 
 
 if __name__ == "__main__":

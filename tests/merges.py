@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.vocabulary.plan import TokenizerChoice
+from merganser.checkpoints.writing import AS_THE_BASE, OutputFormat
 from merganser.config.recipes import Recipe, Source
 from merganser.standalone.merge import merge_by
 

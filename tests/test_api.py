@@ -160,3 +160,7 @@ def test_results_are_read_with_types_and_names_stay_names(tmp_path: Path) -> Non
     file.write_text("")
     with pytest.raises(merganser.InputError, match=r"results\.csv: not a table of a report"):
         load_results(file)
+    (tmp_path / "scores/ties").mkdir(parents=True)
+    (tmp_path / "scores/ties/red.json").write_text('{"metric": "accuracy", "value": [0.5]}')
+    with pytest.raises(merganser.InputError, match="scores: not the scores of evaluations"):
+        load_results(tmp_path / "scores")

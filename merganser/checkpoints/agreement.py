@@ -81,10 +81,9 @@ class Agreement:
     def check(self, task: str, model: Path, opened: Opened) -> list[str]:
         """Compare a model's folder with the earlier ones; return notes for the user.
 
-        `opened`: the base and the model. Raises InputError if the model has another architecture, other numbers
-        for tokens or classes, or merged embeddings of another vocabulary. Missing files, and formats that are
-        not supported (SentencePiece's), are not compared. A single file stands for its folder. A merge onto a
-        single file gets `config.json` alone from its folder, so that notes about other files are left out.
+        `opened`: the base and the model. A single file stands for its folder, but a merge onto one gets `config.json`
+        alone, without notes about other files. Raises InputError if the model has another architecture, other numbers
+        for tokens or classes, or merged embeddings of another vocabulary. Missing files are not compared.
         """
         model = model if model.is_dir() else model.parent
         notes = [f"{task}: {WRAPPED}{', '.join(sorted(wrappers))}" for wrappers in [_wrappers(*opened)] if wrappers]
@@ -118,7 +117,7 @@ class Agreement:
         settings: dict[str, Read] = {"special tokens": special_tokens_of, PREPARED: preparation_of}
         settings |= {FAST: division_of, TOKENIZER_SETTINGS: lower_case_of, CONFIG: _generation_of_older}
         settings |= {MODULES: module_types, ENCODER: encoding_of}
-        settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
+        settings[SENTENCEPIECE] = _sentencepiece_of
         for what, read in (settings | {name: partial(settings_of, name) for name in names}).items():
             if (pair := self._first(what, read, task, model)) is not None:
                 notes += _differences(*pair, task, what)
@@ -170,7 +169,6 @@ class Agreement:
 
 
 def _read(what: str, read: Callable[[Path], Any], folder: Path) -> Any:
-    """Read a folder's settings; raise InputError if its files are malformed."""
     with refusing(f"{folder}: {what}: cannot be read", "fetch it again", (*MALFORMED, RecursionError)):
         return read(folder)
 
@@ -201,11 +199,11 @@ def _generation_of_older(folder: Path) -> dict[str, Any] | None:
     return {key: value for key, value in config.items() if re.fullmatch(OF_GENERATION, key)}
 
 
-def _contents_of(name: str, folder: Path) -> dict[str, Any] | None:
-    """Return a hash of a file that is not parsed; None if it is missing, or another file has the vocabulary."""
-    if has_vocabulary(folder) or not (folder / name).is_file():
+def _sentencepiece_of(folder: Path) -> dict[str, Any] | None:
+    """Return a hash of SentencePiece's file; None if it is missing, or another file has the vocabulary."""
+    if has_vocabulary(folder) or not (folder / SENTENCEPIECE).is_file():
         return None
-    return {"sha256": sha256_of(folder / name)[:SHOWN]}
+    return {"sha256": sha256_of(folder / SENTENCEPIECE)[:SHOWN]}
 
 
 def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], task: str, what: str) -> list[str]:

@@ -1,8 +1,7 @@
 """The parts of a transformers configuration that concern a checkpoint's tensors: ties, buffers, in x out linear maps.
 
 Names alone do not tell: `attn.c_proj.weight` is out x in for open_clip, and in x out for GPT-2. Numbers in a
-configuration are bounded before anything is built from them: a number of layers, classes or positions is a few digits
-to write, and may take all memory to build.
+configuration are bounded, since a model built from a few digits may take all memory.
 """
 
 import re
@@ -186,7 +185,6 @@ def _partners() -> Mapping[str, Mapping[str, None]]:
 
 
 def _end(name: str) -> str:
-    """Return the last two parts of a name."""
     return ".".join(name.rsplit(".", 2)[-2:])
 
 
@@ -227,9 +225,8 @@ PIECE = 2**20  # values compared at a time: most tensors that differ do so in th
 def surplus_of(checkpoint: StoredCheckpoint, architecture: Architecture) -> dict[str, str | None]:
     """List tensors that are no parameters of their own, with the parameter that a second name stands for.
 
-    A known second name counts only if its values equal the first one's, bit for bit, and if neither the
-    configuration nor, without one, its class says that they are untied. Two names of torch weights are one if they
-    share memory.
+    A known second name counts only if its values equal the first one's, bit for bit, and if neither the configuration
+    nor, without one, its class says that they are untied. Two names of torch weights are one if they share memory.
     """
     if architecture.model_type is None:
         return {}

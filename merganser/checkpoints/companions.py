@@ -1,8 +1,7 @@
 """The files next to the weights in a model's folder: configuration, tokenizer, chat template, licence.
 
-Code stays behind, since nothing of a checkpoint is run; so do weights in other formats and leftovers of training. A
-model's modules may have weights in folders of their own, such as a sentence encoder's `2_Dense`: a tensor's name then
-starts with the folder.
+Code, weights in other formats and leftovers of training stay behind. A model's modules may have weights in folders of
+their own, such as a sentence encoder's `2_Dense`: a tensor's name then starts with the folder.
 """
 
 import json
@@ -61,12 +60,9 @@ def modules_in(names: Iterable[str]) -> Sequence[str]:
 class ModelOrigin:
     """A source's name, the sha256 of each of its weight files, and the facts in its card.
 
-    `kind`: `local`, `mean`, or that of its pointer.
-
-    `licences`: ids as hubs have them, or the name that follows the id `other`; if the card gives none, the licence
-    that the first lines of a licence file name, or that file. `datasets`: its training data.
-
-    There is no revision: the same bytes at another revision are the same model, and nothing need be merged again.
+    `kind`: `local`, `mean`, or that of its pointer. `licences`: ids as hubs have them, or the name that follows the id
+    `other`; if the card gives none, the licence that the first lines of a licence file name, or that file. There is no
+    revision: the same bytes at another revision are the same model, and nothing need be merged again.
     """
 
     name: str
@@ -109,9 +105,7 @@ def licences_in(facts: Mapping[str, Any]) -> list[str]:
 
 SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".vocab", ".bpe", ".spm")
 LICENCES = re.compile(r"(licen[cs]e|notice|copying|use_policy)([._-].*)?", re.IGNORECASE)
-NOT_OURS = re.compile(
-    r"\.git.*|readme(\..*)?", re.IGNORECASE
-)  # neither kept nor worth a word: a merge has its own card
+NOT_OURS = re.compile(r"\.git.*|readme(\..*)?", re.IGNORECASE)  # neither kept nor named: a merge has its own card
 # Folders of a sentence encoder's further modules, and of a tokenizer's further chat templates.
 FOLDERS = re.compile(r"([0-9]+_\w+|additional_chat_templates)")
 MODULES = "modules.json"  # of sentence-transformers: a list of what its models compute one after another
@@ -137,9 +131,8 @@ def companion_names(names: Collection[str], modules: Sequence[str] = ()) -> list
 
 def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
     """List files of a model's folder that are not copied, without those that every repository has."""
-    return [
-        name for name in sorted(names) if name not in taken and not NOT_OURS.fullmatch(name) and name != DESCRIPTION
-    ]
+    others = sorted(name for name in names if name not in taken and name != DESCRIPTION)
+    return [name for name in others if not NOT_OURS.fullmatch(name)]
 
 
 def list_model_files(folder: Path, modules: Sequence[str] = ()) -> list[str]:
@@ -225,8 +218,7 @@ def _refuse_links(folder: Path) -> None:
 
 def _is_companion(name: str, modules: Sequence[str]) -> bool:
     place, _, own = name.rpartition("/")
-    if place:
-        known = place in modules or FOLDERS.fullmatch(place) is not None
-        return known and own.endswith(SUFFIXES) and not is_index(own)
     kept = own.endswith(SUFFIXES) and not is_index(own)
+    if place:
+        return kept and (place in modules or FOLDERS.fullmatch(place) is not None)
     return own != DESCRIPTION and (kept or LICENCES.fullmatch(own) is not None)

@@ -1,8 +1,7 @@
 """Compare a task's configuration with the base's: equal shapes do not mean equal computations.
 
 A merge is built by the base's configuration. Settings by which the task's model computes differently are refused; other
-differences are reported with both values. Class names are compared too, wherever a configuration has them, since heads
-are merged row by row.
+differences are reported with both values. Class names are compared too, since heads are merged row by row.
 """
 
 import re
@@ -194,16 +193,14 @@ def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
     if ours is not None and theirs is not None:
         differences |= differing_settings(ours, theirs)
     ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
-    return (
-        differences
-        if ours is None or theirs is None
-        else differences | differing_settings(*_of_one_part(*in_todays_words(ours, theirs)))
-    )
+    if ours is not None and theirs is not None:
+        differences |= differing_settings(*of_one_part(*in_todays_words(ours, theirs)))
+    return differences
 
 
 def in_todays_words(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return two different configurations in the terms of the installed transformers, if it knows both."""
-    if differing_settings(*_of_one_part(ours, theirs)):
+    if differing_settings(*of_one_part(ours, theirs)):
         one, other = configured(ours), configured(theirs)
         if one is not None and other is not None:
             return one.to_dict(), other.to_dict()
@@ -217,7 +214,7 @@ def _of_open_clip(folder: Path) -> dict[str, Any] | None:
     return {**DEFAULTS, **dict(_values(inner))} if isinstance(inner, dict) else None
 
 
-def _of_one_part(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def of_one_part(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what to compare: if one model is a part of the other, such as CLIP's image tower, that part's."""
     if ours.get(TYPE) == theirs.get(TYPE):
         return ours, theirs

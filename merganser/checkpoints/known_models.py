@@ -1,9 +1,7 @@
-"""What the transformers that is installed knows of a model by its `config.json`; no code that came with one is run.
+"""What the installed transformers knows of a model by its `config.json`; no code that came with a model is run.
 
-Which parameters of transformers' models are one tensor under two names: the names it drops when it saves.
-
-From `_tied_weights_keys` of its model classes; `tests/checkpoints/test_ties.py` holds the table to those that are
-installed. A name stands here without the prefix that a model in a larger one has.
+The tables say which parameters are one tensor under two names, by `_tied_weights_keys` of its model classes, without
+the prefix of a model in a larger one. `tests/checkpoints/test_ties.py` compares them with the installed classes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +12,11 @@ from typing import Any
 from torch import Tensor
 
 Ties = Mapping[str, tuple[str, ...]]  # a second name, and the first ones that it may stand for
+
+
+def _words_of(*models: str) -> tuple[str, ...]:
+    return tuple(f"{model}.embeddings.word_embeddings.weight" for model in models)
+
 
 # whatever a configuration says of the output embedding
 ALWAYS: Ties = {
@@ -48,48 +51,34 @@ BY_CONFIG: Ties = {
     "cls.predictions.decoder.bias": ("cls.predictions.bias",),
     "decoder.embed_tokens.weight": ("encoder.text_model.embed_tokens.weight",),
     "lm_head.decoder.bias": ("lm_head.bias",),
-    "lm_head.decoder.weight": (
-        "roberta.embeddings.word_embeddings.weight",
-        "data2vec_text.embeddings.word_embeddings.weight",
-        "roberta_prelayernorm.embeddings.word_embeddings.weight",
-        "bert.embeddings.word_embeddings.weight",
-        "esm.embeddings.word_embeddings.weight",
-        "gte.embeddings.word_embeddings.weight",
-        "longformer.embeddings.word_embeddings.weight",
-        "mpnet.embeddings.word_embeddings.weight",
-        "ibert.embeddings.word_embeddings.weight",
+    "lm_head.decoder.weight": _words_of(
+        "roberta", "data2vec_text", "roberta_prelayernorm", "bert", "esm", "gte", "longformer", "mpnet", "ibert"
     ),
-    "cls.predictions.decoder.weight": (
-        "bert.embeddings.word_embeddings.weight",
-        "ernie.embeddings.word_embeddings.weight",
-        "roc_bert.embeddings.word_embeddings.weight",
-        "deberta.embeddings.word_embeddings.weight",
-        "fnet.embeddings.word_embeddings.weight",
-        "mobilebert.embeddings.word_embeddings.weight",
-        "roformer.embeddings.word_embeddings.weight",
-        "visual_bert.embeddings.word_embeddings.weight",
-        "layoutlm.embeddings.word_embeddings.weight",
-        "lxmert.embeddings.word_embeddings.weight",
-        "mra.embeddings.word_embeddings.weight",
-        "nomic_bert.embeddings.word_embeddings.weight",
-        "nystromformer.embeddings.word_embeddings.weight",
-        "transformer.embeddings.word_embeddings.weight",
-        "tapas.embeddings.word_embeddings.weight",
-        "yoso.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.weight": _words_of(
+        *(
+            "bert",
+            "ernie",
+            "roc_bert",
+            "deberta",
+            "fnet",
+            "mobilebert",
+            "roformer",
+            "visual_bert",
+            "layoutlm",
+            "lxmert",
+        ),
+        *("mra", "nomic_bert", "nystromformer", "transformer", "tapas", "yoso"),
     ),
     "text_decoder.embed_tokens.weight": ("shared.weight",),
     "proj_out.weight": ("model.decoder.embed_tokens.weight",),
     "text_encoder.embed_tokens.weight": ("shared.weight",),
     "encoder.embed_patches.proj.weight": ("patch_embed.proj.weight",),
     "encoder.embed_patches.proj.bias": ("patch_embed.proj.bias",),
-    "predictions.decoder.weight": ("albert.embeddings.word_embeddings.weight",),
+    "predictions.decoder.weight": _words_of("albert"),
     "predictions.decoder.bias": ("predictions.bias",),
     "text_decoder.cls.predictions.decoder.bias": ("text_decoder.cls.predictions.bias",),
     "text_decoder.cls.predictions.decoder.weight": ("text_decoder.bert.embeddings.word_embeddings.weight",),
-    "generator_lm_head.weight": (
-        "electra.embeddings.word_embeddings.weight",
-        "convbert.embeddings.word_embeddings.weight",
-    ),
+    "generator_lm_head.weight": _words_of("electra", "convbert"),
     "pred_layer.proj.weight": ("transformer.embeddings.weight",),
     "decoder.weight": ("model.embeddings.tok_embeddings.weight",),
     "prompt_encoder.shared_embedding.positional_embedding": ("shared_image_embedding.positional_embedding",),
@@ -108,7 +97,7 @@ BY_CONFIG: Ties = {
     "backbone_model.embed_tokens.embed_audio_tokens.weight": ("depth_decoder.model.embed_tokens.weight",),
     "encoder.language_model.norm.weight": ("decoder.norm.weight",),
     "encoder.language_model.embed_tokens.weight": ("decoder.embed_tokens.weight",),
-    "vocab_projector.weight": ("distilbert.embeddings.word_embeddings.weight",),
+    "vocab_projector.weight": _words_of("distilbert"),
     "decoder.output_projection.weight": ("decoder.embed_tokens.weight",),
     "mmm_text_head.bias": ("mmm_text_head.decoder.bias",),
     "mim_head.bias": ("mim_head.decoder.bias",),
@@ -118,7 +107,7 @@ BY_CONFIG: Ties = {
         "gpt_neox_japanese.embed_in.weight",
         "gpt_neox.embed_in.weight",
     ),
-    "output.weight": ("git.embeddings.word_embeddings.weight",),
+    "output.weight": _words_of("git"),
     "ctc_head.weight": ("encoder.out.weight",),
     "ctc_head.bias": ("encoder.out.bias",),
     "text_model.lm_head.weight": ("text_model.model.embed_tokens.weight",),

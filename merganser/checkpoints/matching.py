@@ -1,6 +1,4 @@
-"""See a task's checkpoint as its base has it: under the base's names, its linear maps the same way round.
-
-Experts that one model stores one by one and another in stacks: transformers loads both, by its own conversions.
+"""Show a task's checkpoint in its base's layout: under the base's names, linear maps and experts as in the base.
 
 transformers 5 stacks the experts of Mixtral, Qwen's, DeepSeek's and others when it loads a model, and writes them one
 by one. A file that was written otherwise, as by torch.save(model.state_dict()), has the stacks.
@@ -103,11 +101,8 @@ def check_layouts(base: Checkpoint, tuned: Checkpoint, missing: Collection[str],
 
     `missing`: the base's parameters not found in the task's model.
     """
-    one = re.compile(ONE), re.compile(STACK)
-    for (kind, other), (first, second) in (
-        (one, ("one by one", "in a stack")),
-        (one[::-1], ("in a stack", "one by one")),
-    ):
+    by_one, stacked = (ONE, "one by one"), (STACK, "in a stack")
+    for (kind, first), (other, second) in ((by_one, stacked), (stacked, by_one)):
         ours = next((name for name in missing if kind.fullmatch(name)), None)
         theirs = next((name for name in tuned.names if other.fullmatch(name) and name not in base), None)
         if ours is not None and theirs is not None and not any(kind.fullmatch(name) for name in tuned.names):
@@ -119,7 +114,6 @@ def check_layouts(base: Checkpoint, tuned: Checkpoint, missing: Collection[str],
 
 
 def _empty(spec: Spec) -> Tensor:
-    """Return a tensor without values."""
     return torch.empty(spec.shape, dtype=DTYPES[spec.dtype], device="meta")
 
 
@@ -213,13 +207,11 @@ def _without_ddp(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
 
 
 def _keeps_apart(names: Sequence[str], find: Finder) -> bool:
-    """Tell whether all matched names differ."""
     stored = [name for name in map(find, names) if name is not None]
     return len(set(stored)) == len(stored)
 
 
 def _fits(names: Sequence[str], find: Finder) -> int:
-    """Count the matched names."""
     return sum(find(name) is not None for name in names)
 
 

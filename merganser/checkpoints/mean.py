@@ -23,8 +23,7 @@ from merganser.progress import Progress, unwatched, watched
 class MeanCheckpoint(Checkpoint):
     """The mean of models, parameter by parameter; a parameter that only some have is averaged over those.
 
-    Other than floating-point tensors are the first model's. `heads`: patterns of each model's own parameters, left
-    out.
+    Other than floating-point tensors are the first model's. `heads`: patterns of each model's own parameters, left out.
     """
 
     models: Mapping[str, Checkpoint]

@@ -1,8 +1,7 @@
 """The files of a task's own model: the base's, with the settings in which the task's checkpoint differs.
 
-A merge has the base's files. A model rebuilt for a task has its parameters under the base's names and shapes, but
-computes like the task's own checkpoint: with its configuration, its preparation of pictures and texts, and its tokens
-that begin and end them.
+A merge has the base's files. A model rebuilt for a task has the base's names and shapes, but the task's configuration,
+preparation of pictures and texts, and tokens that begin and end them.
 """
 
 import json
@@ -14,7 +13,14 @@ from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import MODULES, copy_companions
-from merganser.checkpoints.configurations import OPEN_CLIP, TYPE, differing_settings, in_todays_words, key_of_part
+from merganser.checkpoints.configurations import (
+    OPEN_CLIP,
+    TYPE,
+    differing_settings,
+    in_todays_words,
+    key_of_part,
+    of_one_part,
+)
 from merganser.checkpoints.sentence_files import ENCODER, OLD_SENTENCES, SENTENCES, embedding_of, longest_of
 from merganser.checkpoints.vocabularies import LIMIT, special_tokens_of, vocabulary_of
 from merganser.hashes import sha256_of
@@ -108,7 +114,6 @@ def _parts_of(processor: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _tokenizer_of(folder: Path) -> Any:
-    """Read the settings that turn texts into tokens."""
     if not _files(folder, VOCABULARY):
         return None
     content = read_object(folder / "tokenizer.json", LIMIT)
@@ -157,14 +162,11 @@ def _configurations(base: Path, model: Path, of_tokens: bool) -> dict[str, dict[
 def _with_settings(ours: dict[str, Any], theirs: dict[str, Any], of_tokens: bool) -> dict[str, Any] | None:
     """Return a configuration with another one's settings for the forward pass; None if it has them.
 
-    If the other model is a part of this one, such as an image tower, that part gets them. Tokens that the other
-    does not name stay.
+    If the other model is a part of this one, such as an image tower, that part gets them.
     """
     ours, theirs = in_todays_words(ours, theirs)
-    same = ours.get(TYPE) == theirs.get(TYPE)
-    key, inner = (None, None) if same else (key_of_part(ours, theirs.get(TYPE)), key_of_part(theirs, ours.get(TYPE)))
-    one = ours if key is None else {**ours[key], TYPE: theirs.get(TYPE)}
-    other = theirs if inner is None else {**theirs[inner], TYPE: ours.get(TYPE)}
+    one, other = of_one_part(ours, theirs)
+    key = None if one is ours else key_of_part(ours, theirs.get(TYPE))
     names = [
         name
         for name, (_, value) in differing_settings(one, other).items()
@@ -191,7 +193,6 @@ def _replaced(one: Mapping[str, Any], other: Mapping[str, Any], names: Collectio
 
 
 def _mapping(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the mapping under a key; empty if there is none."""
     value = content.get(key)
     return value if isinstance(value, dict) else {}
 
@@ -201,7 +202,6 @@ def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Hash the files of a vocabulary."""
     return {file.name: sha256_of(file) for file in _files(folder, (*VOCABULARY, "added_tokens.json"))}
 
 

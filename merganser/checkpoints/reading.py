@@ -60,19 +60,15 @@ class ShardedCheckpoint(StoredCheckpoint):
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
-        """Return each tensor's dtype and shape, by its name."""
         return {name: shard.spec(name_in_file(name)) for name, shard in self.shards.items()}
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor."""
         return self.shards[name].read(name_in_file(name))
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape from a flat stored one, from the value at `start` on."""
         return self.shards[name].read_piece(name_in_file(name), start, shape)
 
     def memory(self, name: str) -> object:
-        """Return a key of the tensor's memory, equal for tensors that share it."""
         return self.shards[name].memory(name_in_file(name))
 
 
@@ -151,39 +147,33 @@ def open_for_merging(path: Path, modules: Sequence[str] = ()) -> Checkpoint:
     return replace(shown, transposed=swapped) if swapped or set(parts) != set(checkpoint.names) else checkpoint
 
 
+def innermost(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint that nested views show."""
+    return innermost(checkpoint.inner) if isinstance(checkpoint, View) else checkpoint
+
+
+def files_of(checkpoint: Checkpoint) -> dict[Path, FileCheckpoint]:
+    """Return the files of a checkpoint, by path; none for a checkpoint in memory."""
+    return {file.path: file for _, file in _files(innermost(checkpoint))}
+
+
 def written_as(checkpoint: Checkpoint) -> str:
     """Return the stem of the files of this kind of model."""
-    if isinstance(checkpoint, View):
-        return written_as(checkpoint.inner)
-    stored = next(iter(checkpoint.shards.values()), None) if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
-    return written_like(stored.path.name) if isinstance(stored, FileCheckpoint) else MODEL
+    path = next(iter(files_of(checkpoint)), None)
+    return written_like(path.name) if path else MODEL
 
 
 def architecture_beside(checkpoint: Checkpoint) -> Architecture:
     """Read the architecture next to a checkpoint's file; empty for a checkpoint in memory."""
-    if isinstance(checkpoint, View):
-        return architecture_beside(checkpoint.inner)
-    if isinstance(checkpoint, ShardedCheckpoint):
-        return architecture_of(checkpoint.folder)
-    return architecture_of(checkpoint.path.parent) if isinstance(checkpoint, FileCheckpoint) else Architecture()
+    stored = innermost(checkpoint)
+    if isinstance(stored, ShardedCheckpoint):
+        return architecture_of(stored.folder)
+    return architecture_of(stored.path.parent) if isinstance(stored, FileCheckpoint) else Architecture()
 
 
 def wrappers_of(checkpoint: Checkpoint) -> frozenset[str]:
     """Return the training wrappers that were removed from the names in a checkpoint's files."""
-    if isinstance(checkpoint, View):
-        return wrappers_of(checkpoint.inner)
-    if isinstance(checkpoint, ShardedCheckpoint):
-        files = {shard.path: shard for shard in checkpoint.shards.values()}
-        return frozenset[str]().union(*(file.wrappers for file in files.values()))
-    return checkpoint.wrappers if isinstance(checkpoint, FileCheckpoint) else frozenset()
-
-
-def files_of(checkpoint: Checkpoint) -> dict[Path, FileCheckpoint]:
-    """Return the files of a checkpoint, by path."""
-    if isinstance(checkpoint, View):
-        return files_of(checkpoint.inner)
-    files = checkpoint.shards.values() if isinstance(checkpoint, ShardedCheckpoint) else [checkpoint]
-    return {file.path: file for file in files if isinstance(file, FileCheckpoint)}
+    return frozenset[str]().union(*(file.wrappers for file in files_of(checkpoint).values()))
 
 
 def shard_names(checkpoint: Checkpoint) -> dict[str, str] | None:
@@ -209,8 +199,7 @@ def open_stored(path: Path, modules: Sequence[str] = ()) -> StoredCheckpoint:
     return ShardedCheckpoint(shards, path)
 
 
-def _files(stored: StoredCheckpoint) -> Iterator[tuple[str, FileCheckpoint]]:
-    """Return each tensor's file."""
+def _files(stored: Checkpoint) -> Iterator[tuple[str, FileCheckpoint]]:
     if isinstance(stored, ShardedCheckpoint):
         yield from stored.shards.items()
     elif isinstance(stored, FileCheckpoint):

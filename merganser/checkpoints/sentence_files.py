@@ -94,7 +94,6 @@ def _check_module(where: Path, number: int, kind: str, place: str) -> None:
 
 
 def _modes(folder: Path, place: str) -> tuple[str, ...]:
-    """Read the pooling modes."""
     where = folder / place / CONFIG
     if (content := read_config(where)) is None:
         raise InputError(f"{where}: missing, and says how the model pools its tokens; fetch the model again")
@@ -115,8 +114,8 @@ def _check_encoder(folder: Path, normalized: bool) -> None:
     where, content, said = folder / ENCODER, read_config(folder / ENCODER) or {}, encoding_of(folder) or {}
     if (kind := content.get("model_type") or SUPPORTED) != SUPPORTED:
         raise InputError(f"{where}: the model is a {kind}; supported is {SUPPORTED}")
-    default = content.get("default_prompt_name")
-    if default is not None and (content.get("prompts") or {}).get(default) != "":
+    default, prompts = content.get("default_prompt_name"), content.get("prompts")
+    if default is not None and not (isinstance(prompts, dict) and prompts.get(str(default)) == ""):
         reason = f"default_prompt_name {default!r} puts a prompt before each text"
         raise InputError(f"{where}: {reason}; set it to null, and write the prompt into the data's texts")
     compared = said.get("similarity_fn_name", "cosine")

@@ -161,7 +161,6 @@ class StoredCheckpoint(Checkpoint):
     """A checkpoint in the layout of its files."""
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor."""
         return self.read_piece(name, 0, self.specs[name].shape)
 
     def read_rows(self, rows: Rows) -> Tensor:
@@ -254,11 +253,9 @@ class SafetensorsFile(FileCheckpoint):
 
     @property
     def specs(self) -> dict[str, Spec]:
-        """Return each tensor's dtype and shape, by its name."""
         return self._specs
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape from a flat stored one, from the value at `start` on."""
         values = torch.empty(shape, dtype=DTYPES[self.specs[name].dtype])
         self.fill(values, name, start)
         return values

@@ -25,13 +25,11 @@ class View(Checkpoint):
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
-        """Return each tensor's dtype and shape, by its name."""
         shown = {name: _shown(self.inner.spec(tensor_name(part)), part) for name, part in self.stored.items()}
         swapped = {name: Spec(spec.dtype, spec.shape[::-1]) for name, spec in shown.items() if name in self.transposed}
         return shown | swapped
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor."""
         part = self.stored[name]
         tensor = self.inner.read(part) if isinstance(part, str) else self.inner.read_rows(part)[0]
         return tensor.mT.contiguous() if name in self.transposed else tensor
@@ -63,15 +61,12 @@ class Composed(View):
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
-        """Return each tensor's dtype and shape, by its name."""
         return super().specs | {name: each.spec for name, each in self.made.items()}
 
     def read(self, name: str) -> Tensor:
-        """Read one tensor."""
         return self.made[name].read(0, None) if name in self.made else super().read(name)
 
     def read_rows(self, rows: Rows) -> Tensor:
-        """Read some rows of a tensor, and only these if the layout below allows it."""
         made = self.made.get(rows.name)
         return super().read_rows(rows) if made is None else made.read(rows.start, rows.stop)
 

@@ -5,7 +5,7 @@ For a folder or file that is no supported model, the messages say what it is, an
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -58,13 +58,11 @@ def main_file(names: Collection[str]) -> str | None:
     >>> main_file(["model.safetensors", "model.fp16.safetensors", "pytorch_model.bin"])
     'model.safetensors'
     """
-    return next(_found(sorted(name for name in names if "/" not in name)), None)
-
-
-def _found(names: list[str]) -> Iterator[str]:
-    yield from (name for name in NAMES if name in names)
-    if len(fitting := candidates(names)) == 1:
-        yield fitting[0]
+    own = [name for name in names if "/" not in name]
+    if usual := next((name for name in NAMES if name in own), None):
+        return usual
+    fitting = candidates(own)
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def candidates(names: Collection[str]) -> list[str]:

@@ -1,9 +1,4 @@
-"""The command line of what needs no repository; `merganser.flows.commands.cli` adds the rest to it.
-
-`merganser methods`: list the methods, or describe one.
-
-`merganser import-mergekit`: a configuration of mergekit in, a recipe and a comparison's params.yaml out.
-"""
+"""The command line of what needs no repository; `merganser.flows.commands.cli` adds the rest to it."""
 
 import json
 from importlib.metadata import version

@@ -124,7 +124,10 @@ def merge(
     else:
         recipe, where = _recipe(method, given), Path("merge.yaml")
     if dry_run or as_json:
-        _dry_run(recipe, where, as_json)
+        from merganser.command_line.check import show
+        from merganser.standalone.check import check_merge
+
+        show(check_merge(recipe, where), as_json)
         return
     if out is None:
         raise InputError("--out: missing; name a new folder for the merged checkpoint")
@@ -140,16 +143,7 @@ def merge(
     print(f"{recipe.method} of {len(recipe.models)} models is in {out}")
 
 
-def _dry_run(recipe: "Recipe", where: Path, as_json: bool) -> None:
-    """Check a merge without running it, and print the result."""
-    from merganser.command_line.check import show
-    from merganser.standalone.check import check_merge
-
-    show(check_merge(recipe, where), as_json)
-
-
 def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
-    """Return the options as a recipe."""
     from merganser.checkpoints.writing import parse_size
     from merganser.config.recipes import Recipe, source_named
     from merganser.config.sections import NAME
@@ -202,11 +196,11 @@ def reconstruct(
     ] = False,
 ) -> None:
     """Restore one task's model from a merge: the shared part plus its overlay, with head and configuration."""
-    from merganser.standalone import merged_adapter, reconstruct
+    from merganser.standalone import reconstruct
 
     refuse_existing(out)
     if as_adapter and task is None:
-        merged_adapter.write_merged_adapter(folder, out)
+        reconstruct.write_merged_adapter(folder, out)
         print(f"the adapter of {folder} for its base is in {out}")
         return
     if task is None:
@@ -234,7 +228,6 @@ def named_values(option: str, given: list[str], last: bool = False) -> dict[str,
 
 
 def _lines(option: str, path: Path) -> list[str]:
-    """Read a text file's lines, without empty ones."""
     try:
         lines = [line.strip() for line in read_small(path, NAMES_LIMIT).decode().splitlines()]
     except (OSError, UnicodeDecodeError) as error:

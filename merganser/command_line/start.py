@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import NoReturn
 
@@ -109,8 +110,7 @@ def _run_its_own(root: Path) -> NoReturn:
 
 
 def _option(words: Sequence[str], name: str) -> str | None:
-    """Return an option's value on a command line."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip_longest(words, words[1:]):
         if word == name and following:
             return following
         if word.startswith(f"{name}="):

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
-from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.kinds import is_head
 from merganser.checkpoints.reading import Checkpoint
 from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice
@@ -68,7 +67,7 @@ def _check_data(
             classes = evaluator.kind.classes(next(iter(splits.values())).features, evaluator.settings)
             if model is not None and params.base.heads:
                 try:
-                    evaluator.check_head(class_names(model / CONFIG), classes, ".".join(task_place))
+                    evaluator.check_head(class_names(model), classes, ".".join(task_place))
                 except InputError as error:
                     mistakes += mistakes_at((*task_place, "data"), error, has_place=True)
                     return

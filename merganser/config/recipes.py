@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from merganser.checkpoints.kinds import MatrixRule, ParameterRules
-from merganser.checkpoints.output import Dtype, OutputFormat
 from merganser.checkpoints.vocabulary.plan import TokenizerChoice
+from merganser.checkpoints.writing import Dtype, OutputFormat
 from merganser.config.sections import NAME
 from merganser.config.text import as_yaml
 from merganser.errors import InputError, did_you_mean

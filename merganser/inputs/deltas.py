@@ -270,7 +270,6 @@ class Deltas(DivisibleSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return what the files' headers say."""
         if self.known:
             return self.known
         files = self.files.values()
@@ -291,7 +290,6 @@ class Deltas(DivisibleSource):
         return all(name in file for file in self.files.values())
 
     def rows(self, rows: Rows) -> LayerDeltas:
-        """Read some rows of a parameter of all tasks."""
         name, files = rows.name, self.files.values()
         deltas = self.buffers.empty(len(files), rows.stop - rows.start, *self.shapes[name][1:])
         for delta, file in zip(deltas, files, strict=True):

@@ -87,8 +87,7 @@ def factorised(layer: Layer, settings: FactorSettings) -> Layer:
         factorised_sides = (svd.factorise_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
         factors = tuple(Factors(u, pad(s, (0, full - len(s))), vh) for u, s, vh in factorised_sides)
     else:
-        rank = settings.rank(layer.shape)
-        factors = factorise_all(layer.deltas, rank)
+        factors = factorise_all(layer.deltas, settings.rank(layer.shape))
     return LayerFactors(layer.name, layer.tasks, factors, layer.seed, norms=layer.norms)
 
 
@@ -165,7 +164,6 @@ class FactorSource(LayerSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return what the files' headers say."""
         folders = self.folders.values()
         kinds = dict(sorted((name, kind) for folder in folders for name, kind in folder.kinds.items()))
         first = next(iter(folders)).vectors
@@ -174,7 +172,6 @@ class FactorSource(LayerSource):
         )
 
     def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks."""
         folders = self.folders.values()
         norms = tuple(folder.vectors.index["norms"][name] for folder in folders)
         if self.kinds[name] == "vector":

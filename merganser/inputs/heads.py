@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter
-from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.configurations import class_labels
 from merganser.checkpoints.kinds import is_head
 from merganser.checkpoints.tensors import Checkpoint, SafetensorsFile
@@ -40,17 +40,18 @@ class Head:
 NO_HEAD = Head({}, [], [])  # of a task that has no model: a merge's own last parameters stay
 
 
-def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], config: Path, task: str, out: Path) -> None:
+def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], source: Path, task: str, out: Path) -> None:
     """Write the head of a task's model or adapter; raise InputError if the patterns match nothing.
 
-    `config`: the model's configuration, which has the class names, or None.
+    `source`: the model's folder or file, whose configuration has the class names.
     """
-    tensors = _adapters(model, patterns) if isinstance(model, Adapter) else _own(model, patterns)
+    names = list(model.updates) if isinstance(model, Adapter) else list(model.names)
+    own = [name for name in names if is_head(name, patterns)]
+    tensors = _adapters(model, own) if isinstance(model, Adapter) else {name: model.read(name) for name in own}
     if patterns and not tensors:
-        names = list(model.updates) if isinstance(model, Adapter) else list(model.names)
         has = f"its parameters are {', '.join(names[:3])}, ... {names[-1]}"
         raise InputError(f"{task}: no parameter matches base.heads ({', '.join(patterns)}); {has}")
-    content = {"patterns": list(patterns), "classes": class_names(config) if patterns else []}
+    content = {"patterns": list(patterns), "classes": class_names(source) if patterns else []}
     save_tensors(out, tensors, json.dumps(content))
 
 
@@ -70,24 +71,21 @@ def _numbered(tensors: Mapping[str, Tensor]) -> list[str]:
     return [f"LABEL_{number}" for number in range(max(last))] if len(last) == 1 else []
 
 
-def _own(model: Checkpoint, patterns: Sequence[str]) -> dict[str, Tensor]:
-    return {name: model.read(name) for name in model.names if is_head(name, patterns)}
-
-
-def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
+def _adapters(adapter: Adapter, names: Sequence[str]) -> dict[str, Tensor]:
     """Read the head's tensors that an adapter stores whole (`modules_to_save`)."""
-    kept = {name: update for name, update in adapter.updates.items() if is_head(name, patterns)}
+    kept = {name: adapter.updates[name] for name in names}
     partial = [name for name, each in kept.items() if each.whole is None or each.of_layer or each.added or each.tokens]
     if partial:
         raise InputError(f"{adapter.path}: {partial[0]} is a head that is not saved whole; list it in modules_to_save")
     return {name: adapter.tensors.read(update.whole) for name, update in kept.items() if update.whole is not None}
 
 
-def class_names(config: Path) -> list[str]:
-    """Read the class names from a configuration; return none if it is missing or has none."""
-    with refusing(f"{config}: not the configuration of a model", "fetch it again"):
-        found = read_config(config) or {}
+def class_names(source: Path) -> list[str]:
+    """Read the class names from the configuration of a model's folder or file; return none if it has none."""
+    folder = source if source.is_dir() else source.parent
+    with refusing(f"{folder / CONFIG}: not the configuration of a model", "fetch it again"):
+        found = read_config(folder / CONFIG) or {}
         names: dict[str, Any] = found.get("id2label") or {}
-        said = (class_labels(config.parent) or {}).get("", [])  # timm's, perhaps of an older head
+        said = (class_labels(folder) or {}).get("", [])  # timm's, perhaps of an older head
         others = said if len(said) == found.get("num_classes", len(said)) else []
         return [str(names[number]) for number in sorted(names, key=int)] or others

@@ -42,11 +42,9 @@ def join(deltas: Deltas, side: Side, folder: Path, threads: int = 1) -> tuple[in
     def join_one(name: str) -> bool:
         return _join_one(deltas.layer(name), side, folder / parameter_file_name(name))
 
-    def weigh(name: str) -> int:
-        return MERGE_WORK * 4 * len(deltas.tasks) * prod(deltas.shapes[name])
-
     with one_blas_thread(), torch.inference_mode():
-        done = sum(map_in_order(join_one, matrices, threads, weigh))
+        bytes_each = MERGE_WORK * 4 * len(deltas.tasks)
+        done = sum(map_in_order(join_one, matrices, threads, lambda name: bytes_each * prod(deltas.shapes[name])))
     return done, len(matrices) - done
 
 

@@ -19,7 +19,6 @@ class KeptLayers(WrappedSource):
     _kept: dict[str, Layer] = field(default_factory=dict, init=False)
 
     def layer(self, name: str) -> Layer:
-        """Return one parameter of all tasks, read when it is first asked for."""
         if name not in self._kept:
             self._kept[name] = self.source.layer(name)
         return self._kept[name]

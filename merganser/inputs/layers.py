@@ -231,15 +231,12 @@ class WrappedSource(LayerSource):
 
     @property
     def table(self) -> LayerTable:
-        """Return the source's table."""
         return self.source.table
 
     def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks."""
         return self.source.layer(name)
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name, in as many threads as the source."""
         return self.source.spread(function)
 
 
@@ -250,11 +247,9 @@ class MappedLayers(WrappedSource):
     change: Callable[[Layer], Layer]
 
     def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks and change it."""
         return self.change(self.source.layer(name))
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Change each layer and apply a function to it, in the source's threads."""
         return self.source.map(lambda layer: function(self.change(layer)))
 
 
@@ -266,11 +261,9 @@ class GivenLayers(WrappedSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return the source's table with what is given."""
         return replace(self.source.table, **self.about)
 
     def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
-        """Return what reads one parameter for a GPU."""
         return self.source.unread(name, base)
 
 
@@ -283,17 +276,14 @@ class SomeLayers(LayerSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return the source's table without the other layers."""
         table = self.source.table
         kinds = {name: table.kinds[name] for name in self.chosen}
         return replace(table, kinds=kinds, shapes={name: table.shapes[name] for name in kinds})
 
     def layer(self, name: str) -> Layer:
-        """Read one parameter of all tasks."""
         return self.source.layer(name)
 
     def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
-        """Return what reads one parameter for a GPU."""
         return self.source.unread(name, base)
 
 

@@ -52,7 +52,6 @@ class ModelDeltas(DivisibleSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return what the models' headers say."""
         models = self.models.values()
         touched = {name for model in models if isinstance(model, Adapter) for name in model.updates}
         every = not all(isinstance(model, Adapter) for model in models)
@@ -67,9 +66,20 @@ class ModelDeltas(DivisibleSource):
         weights = base.to(torch.float32)
         if self.kinds[name] == "matrix" and all(_is_low_rank(model, name) for model in self.models.values()):
             return self._low_rank(name, weights, own_norm)
-        deltas, norms = self._stacked(name, weights, own_norm)
+        deltas, norms = self.buffers.empty(len(self.models), *weights.shape), list[float]()
+        for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
+            if not isinstance(model, Adapter):
+                read_into(delta, model, name)
+                norms.append(self._norm(delta, name, task))
+                delta.sub_(weights)
+            elif name in model.updates:
+                delta.copy_(model.delta(name, weights))
+                norms.append(self._norm(weights + delta, name, task))
+            else:
+                delta.zero_()
+                norms.append(own_norm)
         stacked = deltas.view(len(deltas), *self.shapes[name])
-        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=norms)
+        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=tuple(norms))
 
     def is_divisible(self, name: str) -> bool:
         """Tell whether rows of a parameter can be read alone: all models store it in the base's layout."""
@@ -77,7 +87,6 @@ class ModelDeltas(DivisibleSource):
         return not any(isinstance(model, Adapter) or place_of(model, name) is None for model in models)
 
     def rows(self, rows: Rows) -> LayerDeltas:
-        """Read some rows of a parameter of the base and all tasks."""
         base, name = read_part(self.base, rows), rows.name
         deltas = self.buffers.empty(len(self.models), *base.shape)
         for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
@@ -93,8 +102,7 @@ class ModelDeltas(DivisibleSource):
     def unread(self, part: Part, base: Checkpoint | None = None) -> UnreadLayer:
         """Return the parts of one parameter, or of some of its rows, to read for a GPU: weights in their stored dtype.
 
-        The base's become the layer's `start`. If a task's model is an adapter, all of them are read as by
-        `layer`.
+        The base's become the layer's `start`. If a task's model is an adapter, all of them are read as by `layer`.
         """
         models = [model for model in self.models.values() if not isinstance(model, Adapter)]
         if len(models) < len(self.models):
@@ -120,19 +128,6 @@ class ModelDeltas(DivisibleSource):
         shape = (*start.shape[:1], *self.shapes[name][1:]) if start.ndim else ()
         kind, stacked = self.kinds[name], deltas.view(len(deltas), *shape)
         return LayerDeltas(str(part), kind, self.tasks, stacked, self.seed, norms=norms, rows=rows, start=start)
-
-    def _stacked(self, name: str, weights: Tensor, own_norm: float) -> tuple[Tensor, tuple[float, ...]]:
-        """Read a parameter of all tasks; return the deltas from the base's weights, and norms."""
-        deltas = self.buffers.empty(len(self.models), *weights.shape)
-        norms = []
-        for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
-            if isinstance(model, Adapter):
-                norms.append(self._adapted(model, name, task, weights, own_norm, delta))
-            else:
-                read_into(delta, model, name)
-                norms.append(self._norm(delta, name, task))
-                delta.sub_(weights)
-        return deltas, tuple(norms)
 
     def _whole_norm(self, task: str, name: str, device: torch.device = CPU) -> float:
         model = self.models[task]
@@ -160,16 +155,6 @@ class ModelDeltas(DivisibleSource):
                 norms.append(own_norm)
         left, right = zip(*sides, strict=True)
         return LayerLowRank(name, self.tasks, left, right, self.seed, norms=tuple(norms))
-
-    def _adapted(
-        self, adapter: Adapter, name: str, task: str, weights: Tensor, own_norm: float, delta: Tensor
-    ) -> float:
-        """Write what an adapter changes of a parameter into `delta`; return the norm of the adapted weights."""
-        if name not in adapter.updates:
-            delta.zero_()
-            return own_norm
-        delta.copy_(adapter.delta(name, weights))
-        return self._norm(weights + delta, name, task)
 
 
 def _subtracted(delta: Tensor, model: Checkpoint, rows: Rows, base: Tensor) -> bool:

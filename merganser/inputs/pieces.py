@@ -57,7 +57,6 @@ class PiecedLayers(LayerSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return the source's table by pieces."""
         table, kinds, shapes, rows = self.source.table, dict[str, Kind](), dict[str, tuple[int, ...]](), {}
         for name, shape in table.shapes.items():
             for part in self._parts(name, shape):
@@ -72,12 +71,10 @@ class PiecedLayers(LayerSource):
         return pieces_of(name, shape, self.size // len(self.source.tasks))
 
     def layer(self, name: str) -> Layer:
-        """Read one parameter, or a piece of one, of all tasks."""
         rows = self.table.rows.get(name)
         return self.source.rows(rows) if rows else self.source.layer(name)
 
     def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
-        """Return the parts of one parameter, or of a piece of it, to read for a GPU."""
         return self.source.unread(self.table.rows.get(name, name), base)
 
 
@@ -114,7 +111,6 @@ class PiecesInMemory(LayerSource):
 
     @cached_property
     def table(self) -> LayerTable:
-        """Return the pieces' kinds and shapes."""
         return LayerTable(
             self.pieces[0].tasks,
             {piece.name: piece.kind for piece in self.pieces},
@@ -127,7 +123,6 @@ class PiecesInMemory(LayerSource):
         return {piece.name: piece for piece in self.pieces}
 
     def layer(self, name: str) -> LayerDeltas:
-        """Return a piece."""
         return self._by_name[name]
 
 
@@ -172,7 +167,6 @@ class ByParameter:
 
     @cached_property
     def _pieces(self) -> dict[str, list[str]]:
-        """Return the names of each large parameter's pieces."""
         table, parts = self._layers.table, dict[str, list[str]]()
         for name in table.kinds:
             if rows := table.rows.get(name):

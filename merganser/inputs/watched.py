@@ -16,11 +16,9 @@ class WatchedLayers(WrappedSource):
     progress: Progress
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Apply a function to each layer in the source's way."""
         return self._watched(self.source.map(function))
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name in the source's way."""
         return self._watched(self.source.spread(function))
 
     def _watched(self, results: Iterator[R]) -> Iterator[R]:

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import added, as_matrix, bias_of, is_measured
-from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import Checkpoint, place_of, read_part, written_as
 from merganser.checkpoints.tensors import Part, parameter_of, tensor_name
 from merganser.checkpoints.views import part_in_file
-from merganser.checkpoints.writing import Tensors, write_model
+from merganser.checkpoints.writing import AS_THE_BASE, OutputFormat, Tensors, write_model
 from merganser.errors import InputError, refusing
 from merganser.inputs.layers import (
     Layer,

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from merganser.checkpoints.companions import copy_companions
-from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
+from merganser.checkpoints.writing import AS_THE_BASE, OutputFormat
 from merganser.inputs.layers import LayerSource
 from merganser.linalg.counts import share_of, tallied
 from merganser.merging.driver import choose_device, merge_layers

@@ -17,9 +17,9 @@ from merganser.checkpoints import architecture
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.bounded import bounded
 from merganser.checkpoints.companions import CONFIGURATIONS, described_elsewhere
-from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.weight_files import weight_bytes
+from merganser.checkpoints.writing import TORCH
 from merganser.errors import InputError, quoting
 from merganser.limits import check_files
 from merganser.models import DeviceName, Precision, family_names, get_family

@@ -1,7 +1,4 @@
-"""Read an overlay file, and rebuild a task's own model.
-
-Write an overlay file, and the shared deltas next to it.
-"""
+"""Write an overlay file and the shared deltas next to it; read both, and rebuild a task's own model."""
 
 import shutil
 import tempfile

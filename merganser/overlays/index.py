@@ -3,8 +3,6 @@
 A task's parts are concatenated into one tensor per dtype, `<task>/<dtype>`, parameter by parameter and field by field.
 Their sizes follow from the kind of part, the parameter's dimensions, and one count per task and parameter: an index
 entry per field would be larger than the parts of a small model.
-
-Give the tasks of an overlay file other names: its index names them, the values stay where they are.
 """
 
 import json
@@ -22,6 +20,7 @@ from merganser.outputs import replacing
 from merganser.overlays.parts import Binary, Dense, LowRank, Masked, Part, Signs, Sparse, tensors_of
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, ThresholdedVectors
 
+LARGEST = 2**63  # of a mixture's weights: torch takes no larger whole numbers
 KINDS: dict[str, type[Part]] = {
     part.kind: part
     for part in (Dense, LowRank, Thresholded, ThresholdedFactors, ThresholdedVectors, Masked, Sparse, Signs, Binary)
@@ -143,7 +142,7 @@ def parse(text: str) -> OverlayIndex:
         rows[name] = ParameterParts(forms[number], stored)
     mixtures = content.get("mixtures", {})
     for task, weights in mixtures.items():
-        if not ({task, *weights} <= set(tasks) and all(isfinite(weight) for weight in weights.values())):
+        if not ({task, *weights} <= set(tasks) and all(map(_is_weight, weights.values()))):
             raise ValueError(f"the mixture of {task} names a task that is not in this file")
     return OverlayIndex(tasks, rows, mixtures)
 
@@ -155,6 +154,10 @@ def _checked(form: PartFormat) -> PartFormat:
     if form.dtype not in DTYPES or len(form.dims) != 1 + part.factored or not all(map(_is_count, form.dims)):
         raise ValueError(f"not a valid form: {form}")
     return form
+
+
+def _is_weight(number: Any) -> bool:
+    return type(number) in (int, float) and isfinite(number) and abs(number) < LARGEST
 
 
 def _is_count(number: Any) -> bool:

@@ -1,13 +1,6 @@
 """Parts: what one task adds to one parameter of the shared model, in the form that is stored.
 
-A part is a frozen dataclass of tensors, with a kind, that computes the delta it encodes.
-
-Small numbers packed into bytes, the first in the lowest bits: booleans, or codes of a few bits.
-
-Low-rank parts of a layer's tasks.
-
-Parts that select entries: a mask of one bit per entry, with or without values of its own.
-
+A part is a frozen dataclass of tensors, with a kind, that computes the delta it encodes. Masks have one bit per entry.
 Legend: M rows, N columns, n entries, K singular triples, k of them kept.
 """
 
@@ -30,7 +23,7 @@ BITS = 8
 
 
 def pack_bits(values: Tensor, width: int = 1) -> Tensor:
-    """Pack numbers of `width` bits, booleans by default; the last byte is padded with zeros."""
+    """Pack numbers of `width` bits, booleans by default, from the lowest bits on; zeros fill the last byte."""
     flat, count = values.flatten().to(torch.uint8), BITS // width
     groups = pad(flat, (0, -len(flat) % count)).view(-1, count)
     packed = groups[:, 0].clone()
@@ -86,11 +79,9 @@ class Dense(Part):
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the values."""
         return {"values": Spec(dtype, dims)}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Return the stored values."""
         return self.values.float().reshape(shape)
 
 
@@ -106,7 +97,6 @@ class LowRank(Part):
 
     @property
     def count(self) -> int:
-        """Return the number of triples."""
         return len(self.s)
 
     @staticmethod
@@ -176,11 +166,9 @@ class Masked(Part):
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the mask and its scale."""
         return {"mask": Spec("U8", (bytes_of(dims[0]),)), "scale": Spec(dtype, ())}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Mask and scale the shared delta."""
         if unified is None:
             raise ValueError("it masks a shared delta, which is missing")
         return self.scale.float() * torch.where(unpack_bits(self.mask, prod(shape)).reshape(shape), unified, 0)
@@ -196,16 +184,13 @@ class Sparse(Part):
 
     @property
     def count(self) -> int:
-        """Return the number of entries kept."""
         return len(self.values)
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the mask and the kept values."""
         return {"mask": Spec("U8", (bytes_of(dims[0]),)), "values": Spec(dtype, (count,))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Write the values to their positions."""
         kept = unpack_bits(self.mask, prod(shape))
         if (count := int(kept.sum())) != len(self.values):
             raise ValueError(f"its mask keeps {count} entries, but it has {len(self.values)} values")
@@ -225,17 +210,14 @@ class Signs(Part):
 
     @property
     def count(self) -> int:
-        """Return the number of entries kept: bits set in the mask."""
         return int(unpack_bits(self.mask, 8 * len(self.mask)).sum())
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the mask, the signs and their scales."""
         bits = {"mask": Spec("U8", (bytes_of(dims[0]),)), "negative": Spec("U8", (bytes_of(count),))}
         return bits | {"scales": Spec(dtype, (2,))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Write its sign's scale to each kept entry."""
         kept = unpack_bits(self.mask, prod(shape))
         count = int(kept.sum())
         if bytes_of(count) != len(self.negative):
@@ -255,11 +237,9 @@ class Binary(Part):
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the signs and their magnitude."""
         return {"negative": Spec("U8", (bytes_of(dims[0]),)), "scale": Spec(dtype, ())}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Give each entry the magnitude with its sign."""
         scale = self.scale.float()
         return torch.where(unpack_bits(self.negative, prod(shape)).reshape(shape), -scale, scale)
 

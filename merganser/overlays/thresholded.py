@@ -37,11 +37,9 @@ class Thresholded(Part):
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the codes and their scales."""
         return {"codes": Spec("U8", (bytes_of(dims[0], WIDTH),)), "scales": Spec(dtype, (len(SIGNS),))}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Replace each code by its scale."""
         return decode(self.codes, self.scales, shape).float()
 
 
@@ -59,12 +57,10 @@ class ThresholdedFactors(Part):
 
     @property
     def count(self) -> int:
-        """Return the number of triples."""
         return len(self.s)
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the codes of both sides, their scales and the singular values."""
         rows, columns = dims
         scales = Spec(dtype, (len(SIGNS),))
         return {
@@ -91,12 +87,10 @@ class ThresholdedVectors(ThresholdedFactors):
 
     @staticmethod
     def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
-        """Describe the codes of both sides, the vectors' scales and the singular values."""
         scales = Spec(dtype, (count, len(SIGNS)))
         return ThresholdedFactors.specs(dims, count, dtype) | {"u_scales": scales, "v_scales": scales}
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
-        """Multiply the thresholded factors out, in float64: the result does not depend on the number of threads."""
         u = decode_each(self.u_codes, self.u_scales.double(), shape[0]).mT
         vh = decode_each(self.v_codes, self.v_scales.double(), prod(shape[1:]))
         return ((u * self.s.double()) @ vh).float().reshape(shape)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,10 @@ def picture_of(source: Path) -> tuple[int, int] | None:
 
     Raises what its hub raises.
     """
-    for configuration in _configurations(source):
-        for section in _sections(configuration):
-            size, patch = section.get("image_size"), section.get("patch_size")
-            if isinstance(size, int) and isinstance(patch, int):
-                return size, patch
+    for section in _sections(_configurations(source)):
+        size, patch = section.get("image_size"), section.get("patch_size")
+        if isinstance(size, int) and isinstance(patch, int):
+            return size, patch
     return None
 
 
@@ -75,11 +74,10 @@ def bytes_a_value(source: Path) -> int:
 
     Raises what its hub raises.
     """
-    for configuration in _configurations(source):
-        for section in _sections(configuration):
-            named = section.get("dtype", section.get("torch_dtype"))
-            if named in _BYTES:
-                return _BYTES[named]
+    for section in _sections(_configurations(source)):
+        named = section.get("dtype", section.get("torch_dtype"))
+        if named in _BYTES:
+            return _BYTES[named]
     return _BYTES["float32"]
 
 
@@ -103,9 +101,9 @@ def _configurations(source: Path) -> Iterator[Any]:
         yield from (read_config(path / name) for name in names)
 
 
-def _sections(content: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield a mapping and all mappings inside it."""
-    if isinstance(content, dict):
-        yield content
-        for inner in content.values():
-            yield from _sections(inner)
+def _sections(contents: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield each mapping and all mappings inside it."""
+    for content in contents:
+        if isinstance(content, dict):
+            yield content
+            yield from _sections(content.values())

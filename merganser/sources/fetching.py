@@ -174,9 +174,8 @@ def _save_hub_data_set(
     with answering(source):
         loaded = {member: _load(pointer, source) for member, pointer in named.items()}
     try:
-        whole = (
-            _pooled(loaded[""]) if "" in loaded else of_group({name: each.values() for name, each in loaded.items()})
-        )
+        members = {name: each.values() for name, each in loaded.items()}
+        whole = _pooled(loaded[""]) if "" in loaded else of_group(members)
     except (TypeError, ValueError) as error:
         raise InputError(f"{source}: {error}") from error
     renamed = rename_columns(whole, columns, source)
@@ -202,10 +201,9 @@ def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
         raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
     except OSError as error:
-        refused = hub_refusal(source, pointer.hub, error)
-        if refused is None:
-            raise
-        raise InputError(refused) from error
+        if refused := hub_refusal(source, pointer.hub, error):
+            raise InputError(refused) from error
+        raise
     except Exception as error:  # of cards and files of another form, a dozen kinds
         cause = error.__cause__ if isinstance(error, DatasetGenerationError) else error
         if isinstance(cause, HTTPError | OSError | MemoryError):

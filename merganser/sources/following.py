@@ -1,6 +1,7 @@
 """Follow branches: pin a pointer to the branch's latest commit."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -48,28 +49,27 @@ def follow(source: Path, repo_type: RepoType) -> dict[str, str]:
 
 def _moved(source: Path, pointer: HubPointer, repo_type: RepoType) -> str | None:
     """Return the latest commit of the followed branch, if the files that we read differ there."""
-    from huggingface_hub.errors import HTTPError
-
     if pointer.follow is None:
         return None
     api = hub_api()
-    try:
+    with _asking(source, pointer, pointer.follow):
         head = head_of(api, pointer.hub, pointer.follow, repo_type)
-        if not _differs(api, pointer, head, repo_type, source):
-            return None
+        return head if _differs(api, pointer, head, repo_type, source) else None
+
+
+@contextmanager
+def _asking(source: Path, pointer: HubPointer, revision: str) -> Iterator[None]:
+    """Raise InputError if the hub lacks or refuses a repository at a revision, HubAwayError if it does not answer."""
+    from huggingface_hub.errors import HTTPError
+
+    try:
+        yield
     except hub_errors() as error:
-        raise InputError(missing(source, pointer.hub, pointer.follow, error)) from error
+        raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (HTTPError, OSError) as error:
-        raise _trouble(source, pointer, error) from error
-    return head
-
-
-def _trouble(source: Path, pointer: HubPointer, error: Exception) -> Exception:
-    """Tell a hub that refuses from one that does not answer."""
-    refused = hub_refusal(source, pointer.hub, error)
-    return (
-        InputError(refused) if refused else HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})")
-    )
+        if refused := hub_refusal(source, pointer.hub, error):
+            raise InputError(refused) from error
+        raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
 
 
 @dataclass(frozen=True)
@@ -85,19 +85,12 @@ def look(source: Path, pointer: HubPointer, repo_type: RepoType) -> Seen:
 
     Raises InputError if the repository, revision or files do not exist, HubAwayError if the hub does not answer.
     """
-    from huggingface_hub.errors import HTTPError
-
-    api = hub_api()
-    branch = pointer.follow or HEAD
-    asked = branch
-    try:
+    api, branch = hub_api(), pointer.follow or HEAD
+    with _asking(source, pointer, branch):
         head = head_of(api, pointer.hub, branch, repo_type)
-        asked = pointer.revision or head
-        files = files_at(api, pointer, asked, repo_type, source)
-    except hub_errors() as error:
-        raise InputError(missing(source, pointer.hub, asked, error)) from error
-    except (HTTPError, OSError) as error:
-        raise _trouble(source, pointer, error) from error
+    revision = pointer.revision or head
+    with _asking(source, pointer, revision):
+        files = files_at(api, pointer, revision, repo_type, source)
     return Seen(head, sum(file.size for file in files.values()))
 
 

@@ -1,8 +1,7 @@
 """The hub's client with limits: answers come in time, have the stated size, and names stay inside the cache.
 
 huggingface_hub uses an answer's headers as file names, waits as long as it is told to, and follows a listing to its
-end. So whoever answers at HF_ENDPOINT could write anywhere, and make a command hang. Each hub's address has its own
-folder of downloads.
+end, so that a hub could write anywhere, and make a command hang. Each hub's address has its own folder of downloads.
 """
 
 import hashlib
@@ -179,7 +178,6 @@ def _check_response(response: Any) -> None:
 
 
 def _most(asked: HubRequest, length: int | None) -> int:
-    """Return the largest number of bytes that an answer may have."""
     if asked.is_said:
         return SAID
     return next((size for size in (length, asked.size) if size is not None), UNTOLD)
@@ -221,7 +219,6 @@ def _check_redirect(request: Any, headers: Mapping[str, str]) -> None:
 
 
 def _check_page(request: Any, asked: HubRequest, headers: Mapping[str, str]) -> None:
-    """Refuse an endless listing."""
     if 'rel="next"' not in headers.get("Link", ""):
         _here.listing = None
         return

@@ -16,7 +16,7 @@ from merganser.checkpoints.weight_files import PIPELINE, foreign, lacking, weigh
 from merganser.errors import InputError
 from merganser.hashes import git_id_of, sha256_of
 from merganser.limits import SMALL
-from merganser.sources.guarded import hub_cache
+from merganser.sources.guarded import guard, hub_cache
 from merganser.sources.licences import CARD, licence_files
 from merganser.sources.pointers import HubPointer, RepoType, pinned
 
@@ -64,8 +64,6 @@ def _token() -> str:
 def hub_api() -> "HfApi":
     """Return the client of the hub at HF_ENDPOINT, with limits on the hub's answers."""
     from huggingface_hub import HfApi
-
-    from merganser.sources.guarded import guard
 
     guard()
     return HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
@@ -157,10 +155,9 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-        refused = hub_refusal(source, pointer.hub, error)
-        if refused is None:
-            raise
-        raise InputError(refused) from error
+        if refused := hub_refusal(source, pointer.hub, error):
+            raise InputError(refused) from error
+        raise
     except InputError:
         raise
     except ValueError as error:  # such as for files beyond what plain requests may download

@@ -102,7 +102,6 @@ def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
 
 
 def _leaves(content: Any) -> Iterator[str]:
-    """Yield all texts in nested content."""
     inner = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
     for inner_value in inner:
         yield from _leaves(inner_value)

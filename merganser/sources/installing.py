@@ -1,16 +1,18 @@
 """Copy or convert a model into a folder: its weights as safetensors, in one file or its shards, and its other files.
 
-Models in llama.cpp's format are read by transformers and written dequantised.
+Models in llama.cpp's format (GGUF) are read by transformers and written dequantised. It trusts the file's counts and
+offsets, so these are checked before, and that all values were read after.
 """
 
 import json
 import os
 import shutil
+import struct
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from merganser.checkpoints.adapters.files import adapter_names, open_model
 from merganser.checkpoints.architecture import CONFIG, check_numbers, read_config, read_object
@@ -29,13 +31,19 @@ from merganser.checkpoints.views import View, stored_specs
 from merganser.checkpoints.vocabulary.tokenizers import take_tokenizer
 from merganser.checkpoints.weight_files import MODEL, USUAL, main_file, main_in, weight_map, weights_in, written_like
 from merganser.checkpoints.writing import shards_like, write_model
-from merganser.errors import InputError, quoting
+from merganser.errors import MALFORMED, InputError, quoting, refusing
 from merganser.limits import check_file, check_link
-from merganser.sources.gguf_files import check_all_read, check_gguf
-from merganser.sources.guarded import in_hub_cache
+from merganser.sources.guarded import guard, in_hub_cache
 from merganser.sources.licences import CARD, read_facts
 from merganser.sources.pointers import OpenClipPointer
 
+VERSIONS = (2, 3)
+VALUES = 2**22  # in all arrays of the header: each becomes objects of some hundred bytes
+STRING, ARRAY = 8, 9
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes, by the type of a value
+CONSTANTS = ("rope_", ".attn_rot_embd", ".rope_freqs")  # in names of tensors that are computed, and not learned
+AGAIN = "fetch it again"
+OUTPUT = "output.weight"  # left out, or there again, in a model that ties it to the input
 SUFFIX = ".gguf"
 INSTALL = "a GGUF file, which transformers reads by the package gguf: pip install 'merganser[gguf]'"
 
@@ -46,12 +54,10 @@ def gguf_in(path: Path) -> Path | None:
         files = sorted(path.glob(f"*{SUFFIX}"))
         alone = len(files) == 1 and main_file([file.name for file in path.iterdir() if file.is_file()]) is None
         return files[0] if alone else None
-    return path if path.is_file() and _begins_so(path) else None
-
-
-def _begins_so(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(GGUF)) == GGUF
+    if not path.is_file():
+        return None
+    with path.open("rb") as opened:
+        return path if opened.read(len(GGUF)) == GGUF else None
 
 
 def write_dequantised(file: Path, folder: Path) -> str:
@@ -75,7 +81,7 @@ def write_dequantised(file: Path, folder: Path) -> str:
     with quoting(unread), bounded(sum(values.values()), len(values)):
         loaded: Any = kind.from_pretrained(place, output_loading_info=True, ignore_mismatched_sizes=True, **named)
     model, loading = loaded
-    check_all_read(file, values, model, loading)
+    _check_all_read(file, values, model, loading)
     with quoting(unread):
         del model.config.quantization_config  # of what was read; with it transformers writes no model
         model.hf_quantizer = None
@@ -86,6 +92,77 @@ def write_dequantised(file: Path, folder: Path) -> str:
     except Exception as error:  # it knows those of four kinds
         return f"{done}, without the tokenizer ({next(iter(str(error).splitlines()), type(error).__name__)})"
     return done
+
+
+def check_gguf(file: Path) -> dict[str, int]:
+    """Return the number of values of each tensor in a GGUF file; raise InputError if the file is cut off."""
+    with refusing(f"{file}: not a whole GGUF file", AGAIN, (*MALFORMED, struct.error)):
+        with file.open("rb") as opened:
+            _check_header(opened)
+        from gguf import GGUFReader
+
+        tensors, size = GGUFReader(file).tensors, file.stat().st_size
+        end = 0
+        for tensor in sorted(tensors, key=lambda each: each.data_offset):
+            if tensor.data_offset < end or tensor.data_offset + tensor.n_bytes > size:
+                raise ValueError(f"the tensor {tensor.name} overlaps another one or ends after the file")
+            end = tensor.data_offset + tensor.n_bytes
+        return {tensor.name: tensor.n_elements for tensor in tensors}
+
+
+def _check_header(file: IO[bytes]) -> None:
+    """Walk through the metadata of a GGUF file, whose readers would build a list for each array."""
+    version, _, fields = _read(file, "4xIQQ")
+    if version not in VERSIONS:
+        raise ValueError(f"it is of version {version}, and {VERSIONS} are read")
+    left = VALUES
+    for _ in range(fields):
+        _skip_texts(file, 1)
+        (kind,) = _read(file, "I")
+        inner, count = _read(file, "IQ") if kind == ARRAY else (kind, 1)
+        left -= count
+        if left < 0:
+            raise ValueError(f"its metadata has more than {VALUES:,} values")
+        if inner == STRING:
+            _skip_texts(file, count)
+        elif inner in SIZES:
+            _skip(file, SIZES[inner] * count)
+        else:
+            raise ValueError(f"a value of its metadata is of type {inner}")
+
+
+def _skip_texts(file: IO[bytes], count: int) -> None:
+    for _ in range(count):
+        _skip(file, *_read(file, "Q"))
+
+
+def _skip(file: IO[bytes], count: int) -> None:
+    if count > os.fstat(file.fileno()).st_size - file.tell():
+        raise ValueError("it ends within its metadata")
+    file.seek(count, os.SEEK_CUR)
+
+
+def _read(file: IO[bytes], form: str) -> tuple[int, ...]:
+    form = f"<{form}"
+    return struct.unpack(form, file.read(struct.calcsize(form)))
+
+
+def _check_all_read(file: Path, values: Mapping[str, int], model: Any, loading: Mapping[str, Any]) -> None:
+    """Refuse a GGUF file if transformers left out tensors, or initialised missing parameters at random.
+
+    `values`: of each tensor in the file; `loading`: transformers' report.
+    """
+    for name, stored, wanted in sorted(loading["mismatched_keys"]):
+        raise InputError(f"{file}: {name} has the shape {list(stored)}, and {list(wanted)} by its metadata; {AGAIN}")
+    for name in sorted(loading["missing_keys"]):
+        raise InputError(f"{file}: lacks {name}, and transformers would draw it at random; {AGAIN}")
+    held = {tensor.data_ptr(): tensor.numel() for tensor in model.state_dict().values()}
+    tied = (OUTPUT,) if model.config.tie_word_embeddings else ()
+    read = [name for name in values if name not in tied and not any(part in name for part in CONSTANTS)]
+    surplus = sum(values[name] for name in read) - sum(held.values())
+    if surplus > 0:
+        reason = f"{surplus:,} of its values have no place in {type(model).__name__}, and would be left out"
+        raise InputError(f"{file}: {reason}; merge the model that it was made from")
 
 
 def dequantised(models: Mapping[str, Path], folder: Path) -> tuple[dict[str, Path], list[str]]:
@@ -216,8 +293,6 @@ def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> d
     Returns the facts in its card, if it is from a hub.
     """
     import open_clip
-
-    from merganser.sources.guarded import guard
 
     known = open_clip.list_pretrained()
     if (pointer.open_clip, pointer.pretrained) not in known:

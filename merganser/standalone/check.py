@@ -19,10 +19,10 @@ from merganser.checkpoints.architecture import CONFIG, architecture_of, read_con
 from merganser.checkpoints.companions import check_model, shared_modules
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head
 from merganser.checkpoints.mean import averageable
-from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, parameter_of
 from merganser.checkpoints.vocabularies import ResizedTablesError, template_of, vocabulary_of
+from merganser.checkpoints.writing import AS_THE_BASE, OutputFormat
 from merganser.config.recipes import Recipe
 from merganser.errors import InputError
 from merganser.inputs.deltas import check_pair

@@ -1,33 +1,19 @@
 """The sha256 of the files that a merge reads, computed while it reads them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from merganser.checkpoints.reading import Checkpoint, files_of
 from merganser.checkpoints.tensors import SafetensorsFile
-from merganser.config.recipes import Recipe, Source, source_of
+from merganser.config.recipes import Recipe
 from merganser.hashes import ReadDigest, sha256_of
 from merganser.sources.named import read_files
-from merganser.sources.pointers import HubPointer
 
 BASE = "(base)"  # among the sources of a merge
 
 
-def sources_of(
-    recipe: Recipe,
-    given: Mapping[str, Path],
-    out: Path,
-    pointers: Mapping[str, HubPointer],
-    sha256: Callable[[Path], str],
-) -> dict[str, Source]:
-    """Describe the models with the hashes of their files."""
-    return {
-        name: source_of(path, out, pointers.get(name), _is_copied(recipe, name), sha256) for name, path in given.items()
-    }
-
-
-def _is_copied(recipe: Recipe, name: str) -> bool:
+def is_copied(recipe: Recipe, name: str) -> bool:
     """Tell whether the files next to a model's weights are read too."""
     return name == BASE or recipe.choice is not None
 
@@ -50,7 +36,7 @@ class ModelDigests:
         """Start hashing the files that the merge does not read in order."""
         for name, path in given.items():
             folder = path if path.is_dir() else path.parent
-            for file in read_files(path, _is_copied(recipe, name)):
+            for file in read_files(path, is_copied(recipe, name)):
                 place = (folder / file).resolve()
                 if place not in self._read and place not in self._others:
                     self._others[place] = self._reader.submit(sha256_of, place)

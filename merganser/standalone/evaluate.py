@@ -23,7 +23,7 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score
 from merganser.evaluation.setups import TaskSetup
-from merganser.inputs.heads import Head, read_head, write_head
+from merganser.inputs.heads import NO_HEAD, Head, read_head, write_head
 from merganser.models import Precision, get_family, open_network
 from merganser.models.device import usable
 from merganser.overlays import open_overlays
@@ -130,9 +130,9 @@ def _here(source: Path, folder: Path) -> Path:
 def _head_of(about: Declared, folder: Path) -> Head:
     """Read a task's head from its own checkpoint; nothing if no parameter is a task's own."""
     if not about.heads:
-        return Head({}, [], [])
+        return NO_HEAD
     source = _here(Path(about.task.source), folder)
     check_model(source)
     file = folder / "head.safetensors"
-    write_head(open_model(source), about.heads, source / "config.json", about.name, file)
+    write_head(open_model(source), about.heads, source, about.name, file)
     return read_head(file)

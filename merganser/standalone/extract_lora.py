@@ -114,7 +114,7 @@ def extract_adapter(
     notes = Agreement(start, rules).check(MODEL, path, (checkpoint, tuned))
     deltas = open_models(checkpoint, {MODEL: tuned}, rules)
     built = path if heads else start  # the adapter is loaded onto a model that has the head
-    config = read_config((built if built.is_dir() else built.parent) / CONFIG) or {}
+    config = read_config(_folder_of(built) / CONFIG) or {}
     names = {name: name for name in deltas.names} | todays_names(config, checkpoint.names)
     there = modules_of(config)
     modules = _modules({name: names[name] for name in deltas.names} | {name: name for name in heads}, saved)
@@ -140,9 +140,13 @@ def extract_adapter(
         updates = {names[name]: pair for name, pair in factors.items()}
         stored = {names.get(name, name): tensor for name, tensor in in_file(checkpoint, whole.items())}
         stored |= {name: tuned.read(name) for name in heads}
-        second = {alias: stored[first] for alias, first in _second_names(start).items() if first in stored}
+        second = {alias: stored[first] for alias, first in _second_names(_folder_of(start)).items() if first in stored}
         write_adapter(folder, updates, shapes, turned.pop(), base.hub or str(start), modules, stored, second)
     return [*(each.report for each in changed), *(LayerError(name, None, 0.0, 0.0) for name in heads)], notes
+
+
+def _folder_of(model: Path) -> Path:
+    return model if model.is_dir() else model.parent
 
 
 def _own_heads(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from merganser import registry
-from merganser.checkpoints.adapters.adapted import open_whole
+from merganser.checkpoints.adapters.binding import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import ModelOrigin, check_model, licences_in, shared_modules
@@ -24,7 +24,7 @@ from merganser.checkpoints.vocabulary.plan import (
 )
 from merganser.checkpoints.vocabulary.tokenizers import take_template
 from merganser.checkpoints.vocabulary.writing import write_models, write_with_template
-from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged
+from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
 from merganser.errors import InputError
 from merganser.inputs.layers import GivenLayers
 from merganser.inputs.model_deltas import ModelDeltas, open_models, unchanged
@@ -41,7 +41,7 @@ from merganser.sources.installing import dequantised
 from merganser.sources.licences import facts_in
 from merganser.sources.named import fetch_named, is_weights
 from merganser.sources.pointers import HubPointer
-from merganser.standalone.digests import BASE, ModelDigests, sources_of
+from merganser.standalone.digests import BASE, ModelDigests, is_copied
 from merganser.standalone.notes import notes_on_files, notes_on_parameters, notes_on_patterns
 
 NOT_CHOICES = {"method", "parameters", "base", "models", "classes", "notes"}  # what a card says elsewhere
@@ -201,7 +201,10 @@ def merge_by(
 
         def texts() -> dict[str, str]:
             start_by = {"merged": plan.merged} if plan.merged else {}
-            sources = sources_of(recipe, plan.named, out, plan.pointers, digests.sha256)
+            sources = {
+                name: source_of(path, out, plan.pointers.get(name), is_copied(recipe, name), digests.sha256)
+                for name, path in plan.named.items()
+            }
             done = recipe.model_copy(
                 update={
                     "parameters": {**values, **start_by, "seed": plan.seed},
@@ -273,9 +276,9 @@ def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], d
         paths[name], pointers[name], left = fetch_named(source.hub, source.revision)
         notes += [f"{source.hub}: left out: {', '.join(left)}"] if left and name == BASE else []
     for name, source in sources.items():
-        key, copied = "base" if name == BASE else f"models.{name}", name == BASE or recipe.choice is not None
         check_model(paths[name])
-        check_unchanged(where, key, source, paths[name], copied)
+        key = "base" if name == BASE else f"models.{name}"
+        check_unchanged(where, key, source, paths[name], is_copied(recipe, name))
     return notes, paths, pointers
 
 

@@ -73,5 +73,4 @@ def _not_read(path: Path) -> list[str]:
 
 
 def _listed(names_of: Mapping[str, Collection[str]]) -> list[str]:
-    """Write each non-empty list on a line, shortened."""
     return [f"{what}: {some(list(names), SHOWN)}" for what, names in names_of.items() if names]

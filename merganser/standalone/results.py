@@ -8,7 +8,7 @@ from pathlib import Path
 from pandas import DataFrame, read_csv, read_parquet
 from pandas.errors import EmptyDataError, ParserError
 
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.report.formats import study_tables
 
 HIDDEN = ("reads", "family", "group", "data", "forwards", "backwards", "before_s", "peak_rss_bytes")
@@ -77,10 +77,7 @@ def load_results(path: Path) -> DataFrame:
 def _table(path: Path) -> DataFrame:
     try:
         # Only what is empty is missing: "nan" and "NA" are names that a task may have.
-        columns = list(read_csv(path, nrows=0).columns)
-        types = dict.fromkeys(TEXTS, str) | NUMBERS
-        kept = {name: types.get(name, None) for name in columns if name in types}
-        return read_csv(path, dtype=kept, keep_default_na=False, na_values=[""])
+        return read_csv(path, dtype=dict.fromkeys(TEXTS, str) | NUMBERS, keep_default_na=False, na_values=[""])
     except (EmptyDataError, ParserError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path}: not a table of a report ({error})") from error
 
@@ -94,4 +91,5 @@ def _scores(files: list[Path]) -> DataFrame:
         except (ValueError, AttributeError) as error:
             raise InputError(f"{file}: not the score of an evaluation ({error})") from error
     numbers = dict.fromkeys(("value", "stderr", "known", "router", "spread"), "float64")
-    return DataFrame(rows).astype({**numbers, "count": "Int64"})
+    with refusing(f"{files[0].parents[1]}: not the scores of evaluations", "evaluate again"):
+        return DataFrame(rows).astype({**numbers, "count": "Int64"})

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import TokenizerChoice
+from merganser.checkpoints.writing import AS_THE_BASE, OutputFormat
 from merganser.errors import InputError
 from tests.merges import AS_IT_IS, merge_checkpoints
 

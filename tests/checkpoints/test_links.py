@@ -20,9 +20,8 @@ from merganser.sources.fetching import fetch_checkpoint
 from merganser.standalone.check import check_merge, check_models
 from merganser.standalone.evaluate import Declared, evaluate_model
 from merganser.standalone.extract_lora import Cut, extract_adapter
-from merganser.standalone.merged_adapter import write_merged_adapter
 from merganser.standalone.mergekit.importing import imported
-from merganser.standalone.reconstruct import write_adapter_of, write_model_of
+from merganser.standalone.reconstruct import write_adapter_of, write_merged_adapter, write_model_of
 from tests.merges import merge_checkpoints
 
 ALL = ParameterRules()

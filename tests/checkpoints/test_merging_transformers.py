@@ -17,9 +17,8 @@ from merganser import registry
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.architecture import Architecture
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.output import OutputFormat
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
-from merganser.checkpoints.writing import parse_size
+from merganser.checkpoints.writing import OutputFormat, parse_size
 from merganser.errors import InputError
 from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors

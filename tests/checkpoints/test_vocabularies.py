@@ -11,6 +11,7 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabularies import any_vocabulary_of, division_of, vocabulary_of
+from merganser.checkpoints.vocabulary.tokenizers import token_settings
 from merganser.errors import InputError
 from tests.transformers_models import save_models, tiny
 
@@ -126,6 +127,14 @@ def test_broken_merges_are_refused_by_name(tmp_path: Path, model: str) -> None:
     else:
         with pytest.raises(InputError, match=str(tmp_path)):
             division_of(tmp_path)
+
+
+def test_a_part_for_texts_that_is_no_map_has_no_token_settings(tmp_path: Path) -> None:
+    content = {"text_config": ["eos_token_id"], "vocab_size": 3, "eos_token_id": 2}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    taken = token_settings(tmp_path, tmp_path, {}, 5)
+    assert taken["config.json"] == content | {"vocab_size": 5}
+    assert taken["generation_config.json"]["eos_token_id"] == 2
 
 
 def test_a_folder_without_a_vocabulary_is_not_compared(tmp_path: Path) -> None:

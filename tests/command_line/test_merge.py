@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from merganser import registry
-from merganser.checkpoints.output import OutputFormat
+from merganser.checkpoints.writing import OutputFormat
 from merganser.command_line.output import progress_bar
 from merganser.errors import InputError
 from merganser.progress import Progress

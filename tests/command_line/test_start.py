@@ -43,10 +43,11 @@ def test_the_light_installation_lists_merges_and_reconstructs(tmp_path: Path) ->
     write_models(tmp_path)
     models = "--model a=task0 --model b=task1"
     lines = ["methods", f"merge ties --base base {models} --out ties", f"merge emr --base base {models} --out emr"]
-    lines += ["reconstruct emr --task a --out own.safetensors", "run", f"status --repo {ROOT}", "mrege"]
+    lines += ["reconstruct emr --task a --out own.safetensors", "run", f"status --repo {ROOT}", "", "mrege"]
     assert {"datasets", "dvc", "mlflow", "open_clip", "prefect", "transformers"} <= refused()
     done = run_light(tmp_path, COMMANDS, "\n".join(lines))
     assert done.returncode == 0, done.stderr
+    assert "Usage: merganser" in done.stdout
     printed = done.stdout.splitlines()
     assert [line.split()[0] for line in printed[1 : 1 + len(registry.names())]] == registry.names()
     assert printed[-1] == ""

@@ -30,8 +30,12 @@ def save(folder: Path, tensors: dict[str, Tensor], config: object = None) -> Pat
 
 
 def head_of(folder: Path, patterns: list[str]) -> Head:
-    write_head(open_model(folder), patterns, folder / "config.json", "task", folder / "head.safetensors")
-    return read_head(folder / "head.safetensors")
+    return head_in(folder, patterns, folder / "head.safetensors")
+
+
+def head_in(model: Path, patterns: list[str], file: Path) -> Head:
+    write_head(open_model(model), patterns, model, "task", file)
+    return read_head(file)
 
 
 def test_a_models_own_head_takes_the_place_of_the_bases(tmp_path: Path) -> None:
@@ -41,6 +45,11 @@ def test_a_models_own_head_takes_the_place_of_the_bases(tmp_path: Path) -> None:
     assert sorted(found) == ["classifier.bias", "classifier.weight", "layer.weight"]
     assert torch.equal(found["layer.weight"], BASE["layer.weight"])
     assert torch.equal(found["classifier.weight"], TUNED["classifier.weight"])
+
+
+def test_a_model_in_one_file_has_the_class_names_beside_it(tmp_path: Path) -> None:
+    file = save(tmp_path / "task", TUNED, NAMED) / "model.safetensors"
+    assert head_in(file, HEADS, tmp_path / "head.safetensors").classes == ["no", "yes"]
 
 
 def test_without_patterns_a_model_is_left_as_it_is(tmp_path: Path) -> None:

@@ -267,6 +267,8 @@ def test_an_index_written_by_another_hand_is_read(written: Path) -> None:
         lambda index: index["parameters"].update({"scale": [99, 1, 1, 0]}),
         lambda index: index.update(mixtures={"a": {"z": 1.0}}),
         lambda index: index.update(mixtures={"a": {"b": float("nan")}}),
+        lambda index: index.update(mixtures={"a": {"b": True}}),
+        lambda index: index.update(mixtures={"a": {"b": 10**30}}),
         lambda index: index.update(mixtures={"a": "b"}),
     ],
 )

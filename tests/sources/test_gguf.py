@@ -13,8 +13,7 @@ from merganser.config.headers import check_sources
 from merganser.config.params import Params
 from merganser.config.recipes import RECIPE, read_recipe
 from merganser.errors import InputError
-from merganser.sources.gguf_files import check_gguf
-from merganser.sources.installing import write_dequantised
+from merganser.sources.installing import check_gguf, write_dequantised
 from merganser.tasks.fetch import fetch_model
 from tests.merges import merge_checkpoints
 from tests.transformers_models import save_models, tiny

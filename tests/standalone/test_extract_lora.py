@@ -22,10 +22,10 @@ from tests.transformers_models import WIDTH, load, save_models, tiny
 EXACT = 1e-5
 
 
-def extracted(folder: Path, cut: Cut, **options: Any) -> dict[str, LayerError]:
+def extracted(folder: Path, cut: Cut, base: str = "base", **options: Any) -> dict[str, LayerError]:
     """Extract the adapter of a folder's model `task0` into its `adapter`; return each layer's error by its name."""
     rules = options.pop("rules", ParameterRules(flags=True))
-    sources = Source(path=str(folder / "task0")), Source(path=str(folder / "base"))
+    sources = Source(path=str(folder / "task0")), Source(path=str(folder / base))
     layers, notes = extract_adapter(*sources, folder / "adapter", cut, rules=rules, **options)
     assert not notes
     return {each.name: each for each in layers}
@@ -91,9 +91,10 @@ def test_energy_chooses_the_least_rank_of_each_layer(tmp_path: Path) -> None:
     adapted("llama, untied", tmp_path)
 
 
-def test_the_embedding_of_a_tied_model_stays_its_output_embedding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("base", ["base", "base/model.safetensors"])
+def test_the_embedding_of_a_tied_model_stays_its_output_embedding(base: str, tmp_path: Path) -> None:
     save_models(tmp_path, "llama, tied", tasks=1)
-    extracted(tmp_path, Cut(rank=4 * WIDTH), saved=["model.embed_tokens.weight"])
+    extracted(tmp_path, Cut(rank=4 * WIDTH), base=base, saved=["model.embed_tokens.weight"])
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
     assert config["modules_to_save"] == ["model.embed_tokens", "lm_head"]
     ours = adapted("llama, tied", tmp_path)

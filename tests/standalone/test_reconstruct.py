@@ -11,12 +11,11 @@ import transformers as tf
 from safetensors.torch import load_file
 
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.output import OutputFormat
+from merganser.checkpoints.writing import OutputFormat
 from merganser.errors import InputError
 from merganser.outputs import one_writer
 from merganser.overlays import task_model
-from merganser.standalone.merged_adapter import write_merged_adapter
-from merganser.standalone.reconstruct import write_adapter_of, write_model_of
+from merganser.standalone.reconstruct import write_adapter_of, write_merged_adapter, write_model_of
 from tests.checkpoints.merge_table import stored
 from tests.merges import merge_checkpoints
 from tests.transformers_models import SIZES, load, save_models, tiny, tuned

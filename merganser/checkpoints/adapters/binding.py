@@ -1,19 +1,21 @@
-"""Match an adapter's layers with its base's parameters, by names and shapes."""
+"""Match an adapter's layers with its base's parameters, by names and shapes, and apply it to them."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.adapters.files import Adapter, Update
-from merganser.checkpoints.adapters.putting_on import put_on
+from merganser.checkpoints.adapters.by_peft import ByPeft
+from merganser.checkpoints.adapters.files import Adapter, Update, open_model
 from merganser.checkpoints.architecture import tied_names
-from merganser.checkpoints.kinds import ParameterRules, is_head, is_merged, without
+from merganser.checkpoints.kinds import FLOATS, ParameterRules, is_head, is_merged, without
 from merganser.checkpoints.known_models import todays_names
-from merganser.checkpoints.reading import architecture_beside
-from merganser.checkpoints.tensors import Checkpoint, Part
-from merganser.checkpoints.views import View, place_in_stack, stored_spec, unstacked
+from merganser.checkpoints.reading import architecture_beside, innermost, open_checkpoint
+from merganser.checkpoints.tensors import Checkpoint, Part, Spec
+from merganser.checkpoints.views import View, as_in_file, place_in_stack, stored_spec, unstacked
 from merganser.errors import InputError
 
 ONE_BY_ONE = "if it stores experts one by one, save it again by save_pretrained(folder, save_original_format=False)"
@@ -49,14 +51,11 @@ def _as_layers_are(adapter: Adapter, base: Checkpoint) -> Adapter:
     turned = {
         own: replace(update, transposed=architecture.is_in_by_out(own, adapter.tensors.spec(update.factors[1]).shape))
         for own, update in adapter.updates.items()
-        if update.factors and _is_of_linear_map(adapter, update.factors[1])
+        if update.factors
+        and "lora_embedding_" not in update.factors[1]
+        and len(adapter.tensors.spec(update.factors[1]).shape) == 2
     }
     return replace(adapter, updates={**adapter.updates, **turned})
-
-
-def _is_of_linear_map(adapter: Adapter, key: str) -> bool:
-    """Tell by the shape of factor A whether an update is for a linear map, and not an embedding or convolution."""
-    return "lora_embedding_" not in key and len(adapter.tensors.spec(key).shape) == 2
 
 
 def _by_transformers(adapter: Adapter, base: Checkpoint) -> Adapter | None:
@@ -107,7 +106,42 @@ def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) 
     prefix, bound = next(iter(merged.items()))
     if not any(update.computed for update in bound.updates.values()):
         return bound
-    return replace(bound, peft=put_on(adapter, base, _named(adapter, base, prefix)))
+    return replace(bound, peft=_put_on(adapter, base, _named(adapter, base, prefix)))
+
+
+def _put_on(adapter: Adapter, base: Checkpoint, named: Mapping[str, Update]) -> ByPeft:
+    """Let PEFT apply an adapter to its base, once per base; raise InputError if it cannot.
+
+    `named`: the adapter's updates by the base's names.
+    """
+    assert adapter.kind is not None
+    computed = {name: (update.computed, update.whole) for name, update in named.items() if update.computed}
+    modules = {name.rpartition(".")[0]: each.module for name, (each, _) in computed.items() if each}
+    place = id(innermost(base)), tuple(sorted(modules.items()))
+    if place in adapter.known:
+        return adapter.known[place]
+    absent = sorted(set(adapter.keys.values()) - {"", *modules.values()})
+    if absent and (adapter.kind.is_shared or adapter.kind.wrapping.parameters(absent[0])):
+        raise InputError(f"{adapter.path}: {absent[0]} is not in the base; give the base it was trained on")
+    sources: dict[str, dict[str, str]] = {module: {} for module in modules.values()}
+    for name in base.names:
+        of, _, own = name.rpartition(".")
+        if of in modules and base.spec(name).dtype in FLOATS:
+            sources[modules[of]][own] = name
+    by_peft = ByPeft(
+        path=adapter.path,
+        kind=adapter.kind,
+        tensors=adapter.tensors,
+        keys={key: module for key, module in adapter.keys.items() if module in sources or not module},
+        base=as_in_file(base),
+        sources=sources,
+        whole={(each.module, each.parameter): key for each, key in computed.values() if each and key},
+        architecture=architecture_beside(base),
+        changed=frozenset((each.module, each.parameter) for each, _ in computed.values() if each),
+    )
+    by_peft.check()
+    adapter.known[place] = by_peft
+    return by_peft
 
 
 def _prefixes(adapter: Adapter, base: Checkpoint) -> set[str]:
@@ -186,7 +220,6 @@ def _is_copy(adapter: Adapter, base: Checkpoint, own: str, source: str, first: s
 
 
 def _content(adapter: Adapter, name: str) -> dict[str, Tensor]:
-    """Read all values of an update."""
     update = adapter.updates[name]
     tensors = {part: adapter.tensors.read(key) for part in ("whole", "added") if (key := getattr(update, part))}
     if update.tokens is not None:
@@ -227,7 +260,6 @@ def moved_together(adapter: Adapter, base: Checkpoint) -> list[str]:
 
 
 def _named(adapter: Adapter, base: Checkpoint, prefix: str) -> dict[str, Update]:
-    """Return an adapter's updates by the base's names."""
     named = {_target(adapter, base, prefix, own): update for own, update in adapter.updates.items()}
     return {name: update for name, update in named.items() if name is not None}
 
@@ -265,3 +297,31 @@ def _oriented(update: Update, base: Checkpoint, name: str) -> Update:
     if name not in base.transposed:
         return update
     return replace(update, transposed=not update.transposed, whole_transposed=update.whole is not None)
+
+
+@dataclass(frozen=True)
+class Adapted(Checkpoint):
+    """A base plus a bound adapter's updates; updated tensors are in float32."""
+
+    base: Checkpoint
+    adapter: Adapter
+
+    @cached_property
+    def specs(self) -> dict[str, Spec]:
+        changed = {name: Spec("F32", self.base.spec(name).shape) for name in self.adapter.updates}
+        return {**self.base.specs, **changed}
+
+    def read(self, name: str) -> Tensor:
+        weights = self.base.read(name)
+        if name not in self.adapter.updates:
+            return weights
+        return weights.to(torch.float32) + self.adapter.delta(name, weights)
+
+
+def open_whole(path: Path, base: Path, rules: ParameterRules, task: str, modules: Sequence[str] = ()) -> Checkpoint:
+    """Open a task's model; an adapter is applied to the base that it was trained on."""
+    model = open_model(path, modules)
+    if not isinstance(model, Adapter):
+        return model
+    checkpoint = open_checkpoint(base)
+    return Adapted(checkpoint, bind(model, checkpoint, rules, task))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from merganser.checkpoints.adapters.peft_settings import PeftKind
-from merganser.checkpoints.adapters.stand_ins import Shapes, Watched, model_of, placed, stand_ins
+from merganser.checkpoints.adapters.settings import REMEDY
+from merganser.checkpoints.adapters.stand_ins import Shapes, Watched, model_of, placed
 from merganser.checkpoints.architecture import Architecture
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.errors import InputError
 
 NAME = "default"  # of the adapter, as PEFT calls a single one
-ROOT = "base_model.model."
+ROOT = "base_model.model."  # what PEFT puts before the model's own names
 SPARE = 2**24  # entries of a tensor that any adapter may make
 ONE_AT_A_TIME = Lock()  # PEFT takes torch's random numbers, which all threads share
 
@@ -107,7 +109,7 @@ class ByPeft:
         deltas = {own: value.to(torch.float32) - given[own] for own, value in merged.items()}
         others = [own for own, delta in deltas.items() if (module, own) not in self.changed and delta.any()]
         if others:
-            raise InputError(f"{self.path}: PEFT changes {module}.{others[0]} too; {self.kind.remedy}")
+            raise InputError(f"{self.path}: PEFT changes {module}.{others[0]} too; {REMEDY}")
         return deltas
 
     def _read(self, key: str) -> Tensor:
@@ -115,9 +117,10 @@ class ByPeft:
 
     @contextmanager
     def refusing(self, where: str) -> Iterator[None]:
-        """Raise InputError in PEFT's words if it fails inside the block."""
+        """Raise InputError in PEFT's words if it fails in the block; torch's random state stays as it was."""
         try:
-            with quiet():
+            with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                warnings.simplefilter("ignore")
                 yield
         except InputError:
             raise
@@ -128,14 +131,6 @@ class ByPeft:
         except Exception as error:  # PEFT and torch raise many kinds
             said = " ".join(str(error).split())[:200] or type(error).__name__
             raise InputError(f"{self.path}: {where}: PEFT cannot put it on this base: {said}") from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Disable gradients and warnings, and restore torch's random state."""
-    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
-        yield
 
 
 class PutOn:
@@ -151,15 +146,15 @@ class PutOn:
             self.one_by_one = not self._make()
             if self.one_by_one and not self._make():
                 together = f"PEFT reads the weights of all layers together to load a {of.kind.name}"
-                raise InputError(f"{of.path}: {together}, which is not done here; {of.kind.remedy}")
+                raise InputError(f"{of.path}: {together}, which is not done here; {REMEDY}")
             if not self.one_by_one:
                 self._load(of.keys)
 
     @property
     def limit(self) -> int:
         """Return the largest number of entries of one of the adapter's tensors."""
-        largest = max((len_of(shape) for module in self.of.shapes.values() for shape in module.values()), default=0)
-        held = max((len_of(self.of.tensors.spec(key).shape) for key in self.of.keys), default=0)
+        largest = max((prod(shape) for module in self.of.shapes.values() for shape in module.values()), default=0)
+        held = max((prod(self.of.tensors.spec(key).shape) for key in self.of.keys), default=0)
         return 2 * max(largest, held) + SPARE
 
     def _make(self) -> bool:
@@ -169,8 +164,9 @@ class PutOn:
         self.model, known = model_of(of.shapes, of.architecture, of.embeddings)
         of.kind.check_order(of.path, known)
         for module, shapes in of.shapes.items():
-            for own, value in stand_ins(self.value, shapes).items():
-                self.model.get_submodule(module).register_parameter(own, nn.Parameter(value, requires_grad=False))
+            for own, shape in shapes.items():
+                value = nn.Parameter(self.value.expand(*shape), requires_grad=False)  # one value takes no memory
+                self.model.get_submodule(module).register_parameter(own, value)
         config, watched = of.kind.config(sorted(of.sources.keys() - of.wrapped)), Watched(self.value, self.limit)
         try:
             with watched:
@@ -207,16 +203,13 @@ class PutOn:
 
         state = {key: self.of.tensors.read(key) for key in keys}
         loaded: Any = set_peft_model_state_dict(self.holder, state, NAME)
-        unused = [key for key in loaded.unexpected_keys if not (self.one_by_one and self._is_shared(key))]
+        # while layers are built one by one, tensors outside them may be shared by others
+        unused = [key for key in loaded.unexpected_keys if key.startswith(ROOT) or not self.one_by_one]
         if unused:
             raise InputError(f"{self.of.path}: PEFT leaves out {unused[0]}; save the adapter again, or upgrade PEFT")
         missing = [key for key in loaded.missing_keys if self._is_of_adapter(key, loaded.missing_keys)]
         if missing:
             raise InputError(f"{self.of.path}: it has no {missing[0]}; save the adapter again")
-
-    def _is_shared(self, key: str) -> bool:
-        """Tell whether several layers, but perhaps not all of them, share a tensor."""
-        return not key.startswith(ROOT)
 
     def _is_of_adapter(self, key: str, missing: list[str]) -> bool:
         """Tell whether PEFT should have loaded a tensor, which is no second name of a loaded one."""
@@ -274,8 +267,3 @@ def _merge(layer: Any) -> nn.Module:
 def _values(module: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     parameters = dict(module.named_parameters(recurse=False))
     return {name: parameters[name].detach().clone() for name in values}
-
-
-def len_of(shape: Any) -> int:
-    """Return the number of entries of a shape."""
-    return int(torch.Size(shape).numel())

@@ -63,7 +63,7 @@ def computed_of(
         for own in wrapped or kind.parameters:
             computed[f"{module}.{own}"] = Computed(module, own, optional=bool(wrapped) or own != kind.parameters[0])
     if not computed and not wrapped_alone:
-        raise InputError(f"{path}: none of its tensors is of a layer; {kind.remedy}")
+        raise InputError(f"{path}: none of its tensors is of a layer; {REMEDY}")
     kind.check_targets(path, {each.module for each in computed.values() if not kind.wrapping.parameters(each.module)})
     return computed, keys
 
@@ -74,13 +74,12 @@ def _check(path: Path, kind: PeftKind, module: str, is_wrapped: bool) -> None:
         raise InputError(f"{path}: target_modules and target_parameters both name {module}, which PEFT refuses")
     if f"{INSIDE}." in module:
         attention = f"{module.split(INSIDE)[0]} is an nn.MultiheadAttention"
-        raise InputError(f"{path}: {attention}; only plain low-rank updates are read; {kind.remedy}")
+        raise InputError(f"{path}: {attention}; only plain low-rank updates are read; {REMEDY}")
 
 
 TOKENS = "TRAINABLE_TOKENS"
 FIELDS = ("token_indices", "trainable_token_indices")  # of an adapter of that kind, and of one of another kind
 ENDS = (".token_adapter.trainable_tokens_delta", ".trainable_tokens_delta")
-MODEL = "base_model.model."  # what PEFT puts before the model's own names
 LARGEST = 2**40
 
 
@@ -108,7 +107,7 @@ def find_token_rows(path: Path, tensors: Checkpoint, config: Mapping[str, Any]) 
         end = next((end for end in ENDS if key.endswith(end)), None)
         if end is None:
             continue
-        module = key.removeprefix(MODEL).removesuffix(end)
+        module = key.removeprefix(ROOT).removesuffix(end)
         rows, shape = _rows(path, config, module), tensors.spec(key).shape
         if len(shape) != 2 or len(rows) != shape[0]:
             raise InputError(f"{path}: {key} has shape {list(shape)}, for {len(rows)} tokens; save the adapter again")
@@ -261,7 +260,7 @@ def _updates(path: Path, tensors: Checkpoint, names: Sequence[str], settings: Se
     updates: dict[str, Update] = {}
     sides: dict[str, dict[str, str]] = {}
     for key in names:
-        own = key.removeprefix(MODEL)
+        own = key.removeprefix(ROOT)
         match = (LINEAR.fullmatch(own) or EMBEDDING.fullmatch(own)) if settings else None
         if match is None and "lora_" in own:
             raise InputError(f"{path}: {key} is not part of a low-rank update that can be read; {REMEDY}")

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from merganser.checkpoints.adapters.settings import OF_SWIFT, REMEDY, check_pattern
 from merganser.errors import InputError, refusing
@@ -106,9 +106,7 @@ class PeftKind:
     prefix: str  # of the names of its tensors
     settings: Mapping[str, Any]
     config_class: Any
-    wrapping: Wrapping = Wrapping()
-
-    remedy: ClassVar[str] = REMEDY
+    wrapping: Wrapping
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -178,8 +176,7 @@ def refuse_unmergeable(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def peft_kind(path: Path, settings: Mapping[str, Any]) -> PeftKind:
-    """Return PEFT's kind of an adapter by its configuration; raise InputError if the installed PEFT lacks it."""
-    refuse_unmergeable(path, settings)
+    """Return PEFT's kind of a mergeable adapter; raise InputError if the installed PEFT lacks it."""
     with naming_extras():
         import peft
         from peft import mapping

@@ -128,7 +128,8 @@ def read_settings(path: Path, config: Mapping[str, Any]) -> Settings:
     try:
         return Settings.model_validate(config)
     except ValidationError as error:
-        said = _short(error)
+        mistake = error.errors()[0]
+        said = f"{'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}"
         raise InputError(f"{path}: not the configuration of a PEFT adapter ({said}); save it again") from error
 
 
@@ -165,8 +166,3 @@ def _matching(patterns: Mapping[str, float] | None, module: str, otherwise: floa
         if re.match(rf"(.*\.)?({pattern})$", module):
             return value
     return otherwise
-
-
-def _short(error: ValidationError) -> str:
-    mistake = error.errors()[0]
-    return f"{'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}"

@@ -62,8 +62,7 @@ def _entries(name: str, args: Sequence[Any]) -> int:
 def model_of(shapes: Shapes, architecture: Architecture, embeddings: Collection[str]) -> tuple[nn.Module, bool]:
     """Build a model with these modules; tell whether it is a complete one that the installed transformers builds.
 
-    Its parameters are on the meta device, until `placed` gives them values. `embeddings`: the known embedding
-    modules.
+    Its parameters are on the meta device, until `placed` gives them values. `embeddings`: the known embedding modules.
     """
     known = without_values(architecture.config)
     named = dict(known.named_modules()) if known is not None else {}
@@ -130,8 +129,3 @@ def placed(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for name, parameter in before.items():
             module.register_parameter(name, parameter)
-
-
-def stand_ins(value: Tensor, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """Return a tensor of each shape that takes no memory: one value, repeated."""
-    return {name: value.expand(*shape) for name, shape in shapes.items()}

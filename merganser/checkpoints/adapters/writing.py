@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from merganser.checkpoints.adapters.files import MODEL
+from merganser.checkpoints.adapters.by_peft import ROOT
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES
 from merganser.checkpoints.tensors import spec_of
 from merganser.checkpoints.writing import write_single
@@ -28,20 +28,19 @@ def write_adapter(
     """Write updates left @ right, by the names of their parameters, which end in `.weight`; scales are in the factors.
 
     `shapes`: of the parameters, linear maps out x in, or convolution kernels. `in_by_out`: their file has them the
-    other way round. `base`: what the adapter is loaded onto. `modules`: those that are saved whole; `whole`:
-    the values that take the place of the base's, theirs and of biases, as the file has them; `tied`: those of them that
-    the model has under a second name, by that.
+    other way round. `base`: what the adapter is loaded onto. `modules`: those that are saved whole; `whole`: their
+    values and those of biases, as the file has them; `tied`: those of them that have a second name, by that.
     """
     tensors: dict[str, Tensor] = {}
     for name, (left, right) in updates.items():
-        module, kernel = f"{MODEL}{name.removesuffix(WEIGHT)}", shapes[name][2:]
+        module, kernel = f"{ROOT}{name.removesuffix(WEIGHT)}", shapes[name][2:]
         tensors[f"{module}.lora_A{WEIGHT}"] = right.reshape(len(right), *shapes[name][1:])
         tensors[f"{module}.lora_B{WEIGHT}"] = left.reshape(*left.shape, *[1] * len(kernel))
     ranks = {name.removesuffix(WEIGHT): len(right) for name, (_, right) in updates.items()}
     inside = tuple(f"{module}." for module in modules)
     for name, tensor in {**whole, **tied}.items():
         module, _, own = name.rpartition(".")
-        tensors[f"{MODEL}{module}{'.base_layer' if module in ranks else ''}.{own}"] = tensor
+        tensors[f"{ROOT}{module}{'.base_layer' if module in ranks else ''}.{own}"] = tensor
     rank = max(ranks.values())
     others = {module: each for module, each in ranks.items() if each != rank}
     config = {

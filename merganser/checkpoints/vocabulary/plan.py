@@ -190,8 +190,7 @@ def tables_of(model: Checkpoint, rows: int) -> dict[str, int]:
 def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: TokenizerChoice) -> OneVocabulary:
     """Plan the vocabulary for a choice of tokenizer, from configurations, tokenizers and headers alone.
 
-    Raises InputError if a model has no supported tokenizer or tables, if tables do not fit, or if a name is
-    unknown.
+    Raises InputError if a model has no supported tokenizer or tables, if tables do not fit, or if a name is unknown.
     """
     paths = ({BASE: base} if base else {}) | dict(models)
     check_model_names(choice, paths)
@@ -257,7 +256,6 @@ def _member(name: str, path: Path, lead: Member) -> Member:
 
 
 def _of_model(name: str, model: Checkpoint, lead: Member) -> dict[str, str]:
-    """Return a whole model's names of the lead's tables."""
     assert isinstance(lead.model, Checkpoint)
     view = matched(lead.model, model, EVERYTHING, name)
     assert isinstance(view, View)
@@ -265,7 +263,6 @@ def _of_model(name: str, model: Checkpoint, lead: Member) -> dict[str, str]:
 
 
 def _of_adapter(adapter: Adapter, lead: Member) -> dict[str, str]:
-    """Return an adapter's names of the tables that it changes."""
     ends = [(table, own) for table in lead.tables for own in adapter.updates]
     pairs = {table: own for table, own in ends if f".{table}".endswith(f".{own}") or f".{own}".endswith(f".{table}")}
     others = [own for own in pairs.values() if adapter.updates[own].computed or adapter.updates[own].tokens]

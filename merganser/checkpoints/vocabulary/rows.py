@@ -72,16 +72,16 @@ def row_numbers(own: Sequence[Key], wanted: Sequence[Key], without: Collection[K
     return torch.tensor([rows.get(key, ABSENT) for key in wanted], dtype=torch.int64)
 
 
-def arranged(table: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
+def arranged(table: Tensor, rows: Tensor, absent: Tensor, axis: int = 0) -> Tensor:
     """Reorder a table's rows; missing ones are taken from `absent`, which has that order.
 
-    The result has the dtype that holds both.
+    `axis`: the dimension of the rows. The result has the dtype that holds both.
 
     >>> arranged(torch.tensor([1.0, 2.0]), torch.tensor([1, ABSENT, 0]), torch.tensor([7.0, 8.0, 9.0])).tolist()
     [2.0, 8.0, 1.0]
     """
-    dtype = torch.promote_types(table.dtype, absent.dtype)
-    result = absent.to(dtype, copy=True)
+    dtype, own = torch.promote_types(table.dtype, absent.dtype), table.movedim(axis, 0)
+    result = absent.movedim(axis, 0).to(dtype, copy=True)
     for piece in (rows != ABSENT).nonzero().flatten().split(PIECE):
-        result[piece] = table[rows[piece]].to(dtype)
-    return result
+        result[piece] = own[rows[piece]].to(dtype)
+    return result.movedim(0, axis).contiguous()

@@ -251,8 +251,9 @@ def token_settings(folder: Path, otherwise: Path, vocabulary: Vocabulary, rows: 
         special = {f"{key}_id": vocabulary.get(str(token)) for key, token in (special_tokens_of(folder) or {}).items()}
         own |= {key: number for key, number in special.items() if number is not None and key in own}
         generation = None
-    inner = own.get("text_config") or {}
-    numbers = {key: value for key, value in (inner | own).items() if key != SIZE}
+    inner = own.get("text_config")
+    whole = {**inner, **own} if isinstance(inner, dict) else own
+    numbers = {key: value for key, value in whole.items() if key != SIZE}
     return {CONFIG: _sized(own, rows_in(own), rows), GENERATION: numbers if generation is None else generation}
 
 

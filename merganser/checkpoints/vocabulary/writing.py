@@ -207,8 +207,7 @@ def _table(plan: OneVocabulary, member: Member, names: tuple[str, str], referenc
     """Return a whole model's table in the vocabulary's order; `names`: the reference's table, and the model's own."""
     assert isinstance(member.model, Checkpoint)
     axis = plan.axes[names[0]]
-    own, absent = member.model.read(names[1]), reference.read(names[0])
-    return arranged(own.movedim(axis, 0), plan.places(member), absent.movedim(axis, 0)).movedim(0, axis).contiguous()
+    return arranged(member.model.read(names[1]), plan.places(member), reference.read(names[0]), axis)
 
 
 def _write_adapter(plan: OneVocabulary, member: Member, adapter: Adapter, reference: Checkpoint, path: Path) -> None:
@@ -217,13 +216,11 @@ def _write_adapter(plan: OneVocabulary, member: Member, adapter: Adapter, refere
     for name, own in member.tables.items():
         update, axis = adapter.updates[own], plan.axes[name]
         if update.whole:
-            absent = reference.read(name).movedim(axis, 0)
-            ordered = arranged(tensors[update.whole].movedim(axis, 0), plan.places(member), absent)
-            tensors[update.whole] = ordered.movedim(0, axis).contiguous()
+            tensors[update.whole] = arranged(tensors[update.whole], plan.places(member), reference.read(name), axis)
         for key, rows in _changes(update, axis).items():
-            change = tensors[key].movedim(rows, 0)
-            nothing = change.new_zeros(len(plan.keys), *change.shape[1:])
-            tensors[key] = arranged(change, plan.places(member), nothing).movedim(0, rows).contiguous()
+            change = tensors[key]
+            nothing = change.new_zeros(*change.shape[:rows], len(plan.keys), *change.shape[rows + 1 :])
+            tensors[key] = arranged(change, plan.places(member), nothing, rows)
     write_single(path, {name: spec_of(tensor) for name, tensor in tensors.items()}, tensors.items())
 
 

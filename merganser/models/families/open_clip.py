@@ -18,9 +18,9 @@ from torch import Tensor
 
 from merganser.checkpoints.architecture import read_config, read_object
 from merganser.checkpoints.bounded import bounded
-from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.weight_files import weight_bytes
+from merganser.checkpoints.writing import TORCH
 from merganser.errors import InputError, quoting, refusing
 from merganser.limits import SMALL, check_files, parse_json, read_small
 from merganser.models import DeviceName, Inputs, Precision

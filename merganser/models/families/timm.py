@@ -17,9 +17,9 @@ from transformers.initialization import no_init_weights
 
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.bounded import bounded
-from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.weight_files import weight_bytes
+from merganser.checkpoints.writing import TORCH
 from merganser.errors import InputError, did_you_mean, quoting
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import check_names, read_family_config

@@ -176,7 +176,7 @@ def _one_module(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Paramete
     if not modules:
         return content, {}
     default = modules.get("default") if isinstance(modules, dict) else None
-    if len(modules) > 1 or not isinstance(default, dict) or content.get("models") or content.get("slices"):
+    if not isinstance(default, dict) or len(modules) > 1 or content.get("models") or content.get("slices"):
         listed = ", ".join(map(str, modules)) if isinstance(modules, dict) else repr(modules)
         reason = "mergekit merges each module of a model of several parts by its own settings"
         raise InputError(f"modules: {listed}: {reason}; only one module, named default, is a merge of whole models")
@@ -233,8 +233,11 @@ def _slices(listed: Any, base: Reference | None) -> list[Slice]:
         raise InputError(f"slices: expected a list of maps with sources, got {listed!r}")
     slices_read = list[Slice]()
     for number, listed_slice in enumerate(listed):
-        place, sources = f"slices[{number}]", listed_slice.get("sources") or []
-        _check_slices_base(listed_slice.get("base_model"), base, place)
+        place, sources = f"slices[{number}]", _as_list(listed_slice.get("sources"))
+        given = listed_slice.get("base_model")
+        if given and reference_of(given, f"{place}.base_model") != base:
+            reason = "a merge of whole models has one base; name it as base_model"
+            raise InputError(f"{place}.base_model: {given}: {reason}")
         models = _each_model(sources, f"{place}.sources")
         if slices_read and models.keys() != slices_read[0].models.keys():
             theirs, ours = (", ".join(map(str, part)) for part in (slices_read[0].models, models))
@@ -271,8 +274,3 @@ def _range_of(sources: Any, first: int, place: str) -> tuple[int, int]:
     if not ranges:
         raise InputError(f"{place}: no models; name them with their layer_range")
     return first, int(ranges[0][1])
-
-
-def _check_slices_base(given: Any, base: Reference | None, place: str) -> None:
-    if given and reference_of(given, f"{place}.base_model") != base:
-        raise InputError(f"{place}.base_model: {given}: a merge of whole models has one base; name it as base_model")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.companions import check_model
-from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import TokenizerChoice
+from merganser.checkpoints.writing import TORCH
 from merganser.config.recipes import RECIPE, Recipe, Source, as_yaml
 from merganser.config.sections import NAME, VOCABULARIES
 from merganser.errors import InputError, did_you_mean
@@ -195,7 +195,6 @@ def _recipe(config_read: Imported, out: Path) -> Recipe:
 
 
 def _own(reference: Reference) -> tuple[str, str | None]:
-    """Return the adapter of a model if it has one, else the model."""
     if reference.adapter:
         return reference.adapter, reference.adapters_revision
     return reference.model, reference.revision

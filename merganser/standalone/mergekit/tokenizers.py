@@ -1,6 +1,6 @@
 """mergekit's settings of the tokenizer: the merge's tokenizer, and the model of each token's rows."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +45,19 @@ def import_tokenizer(
         for token, about in tokens.items():
             place = f"tokenizer.tokens.{token}"
             rows[str(token)] = _named(_model_of(about, str(token), place), place, names)
-            notes += (
-                []
-                if isinstance(about, dict) and about.get("force")
-                else [ABOUT_TOKENS.format(token=place, name=rows[str(token)])]
-            )
+            if not (isinstance(about, dict) and about.get("force")):
+                notes.append(ABOUT_TOKENS.format(token=place, name=rows[str(token)]))
     if wanted is None:
         return TokenizerChoice(), notes
     choice = str(wanted) if wanted in (BASE, UNION) else _named(wanted, key, names)
-    if not rows and _are_equal(base, models.values()):
+    if rows:
+        return TokenizerChoice(choice, rows), notes
+    own = _vocabulary(base)
+    if own is not None and all(_vocabulary(each.whole) == own for each in models.values()):
         return TokenizerChoice(), notes
-    if not rows and choice == BASE and Path(base.model).is_dir() and _vocabulary(base) is None:
+    if own is None and choice == BASE and Path(base.model).is_dir():
         return TokenizerChoice(), [*notes, f"{key}: base: left out; {base} has no tokenizer"]
-    return TokenizerChoice(choice, rows), notes
+    return TokenizerChoice(choice), notes
 
 
 def _model_of(about: Any, token: str, place: str) -> Any:
@@ -67,7 +67,7 @@ def _model_of(about: Any, token: str, place: str) -> Any:
         return source
     if source["kind"] == "model_token" and source.get("token") == token:
         return source.get("model")
-    said = WHAT_TO_DO.get(source["kind"], "mergekit has zero and model_token; name a model")
+    said = WHAT_TO_DO.get(str(source["kind"]), "mergekit has zero and model_token; name a model")
     raise InputError(f"{place}: {source['kind']}: {said}")
 
 
@@ -77,12 +77,6 @@ def _named(source: Any, place: str, names: Mapping[Reference, str]) -> str:
     if reference not in names:
         raise InputError(f"{place}: {reference} is none of the models")
     return names[reference]
-
-
-def _are_equal(base: Reference, models: Collection[Reference]) -> bool:
-    """Tell whether all models are on this disk with the base's vocabulary files."""
-    own = _vocabulary(base)
-    return own is not None and all(_vocabulary(each.whole) == own for each in models)
 
 
 def _vocabulary(reference: Reference) -> list[str] | None:

@@ -142,6 +142,11 @@ SECOND = {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{PACKAGE}.Poolin
             {"prompts": {"query": "q: "}, "default_prompt_name": "query"},
             "default_prompt_name 'query' puts a prompt before each text",
         ),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": ["q: "], "default_prompt_name": "query"},
+            "default_prompt_name 'query' puts a prompt before each text",
+        ),
     ],
 )
 def test_what_would_give_other_embeddings_is_refused(tmp_path: Path, file: str, content: Any, message: str) -> None:

@@ -180,6 +180,11 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
     "an adapted base": ({"base_model": "base+lora"}, "base_model: base\\+lora is adapted"),
     "an adapter of another": ({"models": [{"model": "a+lora"}]}, "a\\+lora: an adapter of a, not of the base base"),
     "modules": ({"modules": {"x": {}}}, "modules: x: mergekit merges each module .* only one module, named default"),
+    "modules that are no map": ({"modules": True}, "modules: True: mergekit merges each module"),
+    "a source that is no list": (
+        {"models": None, "slices": [{"sources": {"model": "a", "layer_range": [0, 2]}}]},
+        "slices: they end at layer 2 of a, which has 3 layers: that makes another model",
+    ),
     "experts": ({"merge_method": None, "experts": [1]}, "experts: builds a mixture of experts"),
     "no method": ({"merge_method": None}, "it has no merge_method"),
     "slices and models": ({"slices": [{"sources": []}]}, "expected either models or slices"),
@@ -226,6 +231,10 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
     "a token of no kind": (
         {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "mean"}}}}},
         "tokenizer.tokens.<x>: mean: mergekit has zero and model_token",
+    ),
+    "a token of a kind that is no word": (
+        {"tokenizer": {"tokens": {"<x>": {"source": {"kind": ["zero"]}}}}},
+        r"tokenizer.tokens.<x>: \['zero'\]: mergekit has zero and model_token",
     ),
     "another token's rows": (
         {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "model_token", "model": "a", "token": "<y>"}}}}},

@@ -63,20 +63,6 @@ class AudioClassifier(NamedModule):
         shown = {MASK: padded[MASK].to(torch.uint8)} if MASK in padded else {}
         return padded | shown | {LENGTH: torch.tensor(lengths, dtype=torch.int32)}
 
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Return the class logits, for inference: (B, C)."""
-        return self._batched(self._run, inputs)
-
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the head's inputs, the mean over a sound's frames, for inference: (B, D)."""
-        return self._batched(self._features, inputs)
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
-        return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
-
     def changing(self, change: Change) -> AbstractContextManager[object]:
         """In the block, give the head the result of `change` on the features (B, D).
 
@@ -138,13 +124,7 @@ class AudioClassifier(NamedModule):
         return logits
 
     def _features(self, inputs: Inputs) -> Tensor:
-        seen: list[Tensor] = []
-        hook = self._head.register_forward_pre_hook(lambda _, args: seen.append(self._mean(args[0])))
-        try:
-            self._run(inputs)
-        finally:
-            hook.remove()
-        return seen[0]
+        return self._mean(self._passed(self._head, inputs)[0])
 
     def _mean(self, states: Tensor) -> Tensor:
         """Return the mean over the frames without padding: (B, D) of (B, T, D); a single vector stays itself."""

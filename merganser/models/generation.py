@@ -1,7 +1,9 @@
 """Continue texts greedily, and score given continuations. Shape legend: B texts, L tokens, V words."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,9 +12,59 @@ from transformers import GenerationConfig, LogitsProcessorList
 
 from merganser.checkpoints.own_settings import GENERATED_TOKENS, GENERATION
 from merganser.errors import quoting
+from merganser.models import Inputs
 from merganser.models.defined import defined
+from merganser.models.naming import Naming
+from merganser.models.texts import NEW_TOKENS, TextModule, in_groups, ordinary_tokens, ready
 
 BEFORE = "a"  # a word before an answer
+
+
+class Writer(TextModule, ABC):
+    """A network that writes text greedily."""
+
+    _settings: GenerationConfig
+
+    def __init__(self, module: Any, folder: Path, naming: Naming, side: Literal["left", "right"] = "right") -> None:
+        """Take a module as it was built, with the tokenizer and the special tokens of its folder."""
+        super().__init__(module, folder, naming, side)
+        self._settings = greedy(folder, module.config)
+
+    def room(self, tokens: int) -> int | None:
+        """Return how many tokens the network can generate after a text of so many; None: any number."""
+        return self.positions
+
+    @torch.inference_mode()
+    def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
+        """Continue or answer each text; only new tokens are returned."""
+
+        def write(batch: Inputs) -> list[str]:
+            here = ready(batch, self.device)
+            tokens = self._new(generated(self.module, here, self._settings, max_new_tokens), here)
+            texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            return texts
+
+        if self.batching in ("padded", None):
+            return write(inputs)
+        return in_groups(inputs, write, self.batching)
+
+    @torch.inference_mode()
+    def rank(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
+        """Return the log-likelihood of each option after each text (B, options)."""
+        return self._batched(lambda batch: self._ranked(ready(batch, self.device), options), inputs)
+
+    def _new(self, tokens: Tensor, batch: Inputs) -> Tensor:
+        """Return the tokens that the network added to a batch's."""
+        return tokens
+
+    @abstractmethod
+    def _ranked(self, batch: Inputs, options: Sequence[str]) -> Tensor:
+        """Return the log-likelihood of each option after each text on the device (B, options)."""
+
+    def _probed(self, inputs: Inputs) -> Tensor:
+        token = ordinary_tokens(self.tokenizer)[0]
+        steps = step_logits(self.module, ready(inputs, self.device), self._settings, token, NEW_TOKENS)
+        return torch.cat([self._run(inputs), steps], dim=1)
 
 
 def greedy(folder: Path, config: Any) -> GenerationConfig:

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Linear, Module
 
@@ -36,31 +35,15 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         own = (name for name, _ in self.module.named_parameters())
         return frozenset(self.stored_name(name) for name in own if name.startswith(self.heads))
 
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Return the class logits, for inference: (B, C)."""
-        return self._run(inputs)
-
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the head's inputs, for inference: (B, D); raise InputError for a network with two heads."""
-        seen: list[Tensor] = []
-        hook = self._only_head().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        try:
-            self._run(inputs)
-        finally:
-            hook.remove()
-        return seen[0]
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
-        return self.with_parameters(parameters, lambda: self._run(inputs))
-
     def changing(self, change: Change) -> AbstractContextManager[object]:
         """In the block, give the head the result of `change` on the features (B, D)."""
         return self._only_head().register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
 
+    def _features(self, inputs: Inputs) -> Tensor:
+        return self._passed(self._only_head(), inputs)[0]
+
     def _only_head(self) -> Linear:
+        """Return the head; raise InputError for a network with two."""
         if len(self._heads) > 1:
             what = "scores by two heads, which see different features"
             raise InputError(f"{self.folder}: {self.naming.architecture} {what}; no router and no surgery knows which")

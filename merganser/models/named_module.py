@@ -1,6 +1,7 @@
 """A module that loads parameters by checkpoints' names, and keeps tied parameters tied.
 
-A checkpoint may leave out tied parameters, or hold only one of their names. Shape legend: N rows.
+A checkpoint may leave out tied parameters, or hold only one of their names. Shape legend: B examples, C classes, D
+features, N rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ Maps = dict[str, tuple[Tensor, Side]]  # the weights of linear maps, with the si
 
 
 class NamedModule:
-    """A module with the names of the last loaded checkpoint."""
+    """A module with the names of the last loaded checkpoint; subclasses say how a batch runs."""
 
     reads = "*"  # the pattern of the parameters that a forward pass reads
 
@@ -86,6 +87,42 @@ class NamedModule:
         given = {f"module.{name}": value for name, value in self._own(parameters).items()}
         with self._watcher.using({name: parameters[name] for name in self.linear_maps() if name in parameters}):
             return functional_call(_Run(self.module, run), given, ())
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Return the logits of every class, or of every next token, for inference: (B, C)."""
+        return self._batched(self._run, inputs)
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return the head's inputs, for inference: (B, D)."""
+        return self._batched(self._features, inputs)
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
+        return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
+
+    def _batched(self, run: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
+        """Run a batch (B, ...), in parts if its examples change each other's results."""
+        return run(inputs)
+
+    def _run(self, inputs: Inputs) -> Tensor:
+        """Return a batch's logits (B, C)."""
+        raise NotImplementedError
+
+    def _features(self, inputs: Inputs) -> Tensor:
+        """Return a batch's features (B, D)."""
+        raise NotImplementedError
+
+    def _passed(self, part: Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Run a batch; return the input and the output of a part of the module, in its first call."""
+        seen: list[tuple[Tensor, Tensor]] = []
+        hook = part.register_forward_hook(lambda _, args, output: seen.append((args[0], output)))
+        try:
+            self._run(inputs)
+        finally:
+            hook.remove()
+        return seen[0]
 
     def _own(self, parameters: Inputs) -> dict[str, Tensor]:
         """Return parameters by the module's own names; stacked ones keep the parts that are not given."""

@@ -44,9 +44,7 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> AudioClassifier:
     """Build the classifier that a folder describes, with so many outputs, without weights."""
-    config = _config_of(folder)
-    if outputs is not None:
-        config.num_labels = outputs
+    config = _config_of(folder, outputs)
     return AudioClassifier(build(MAKE, config, folder, device, precision), folder, LEFT_OUT)
 
 
@@ -56,9 +54,9 @@ def check(folder: Path, checkpoint: Checkpoint) -> None:
     check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)
 
 
-def _config_of(folder: Path) -> Any:
+def _config_of(folder: Path, outputs: int | None = None) -> Any:
     """Read a configuration; refuse a head that reads all layers: then the trunk needs the base's own head."""
-    config = read_family_config("audio", folder)
+    config = read_family_config("audio", folder, outputs)
     if getattr(config, "use_weighted_layer_sum", False):
         what = "use_weighted_layer_sum: the head reads every layer, which Merganser does not do"
         raise InputError(f"{folder / CONFIG}: {what}; fine-tune with it set to false")

@@ -61,13 +61,11 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> Reader:
     """Build the reader that a folder describes, without weights."""
-    config = read_family_config("reader", folder)
-    config.num_labels = 2
+    config = read_family_config("reader", folder, outputs=2)
     return Reader(build(MAKE, config, folder, device, precision), folder, LEFT_OUT, HEADS)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Refuse a checkpoint that is not such an encoder, or lacks a parameter of one, by configuration and headers."""
-    config = read_family_config("reader", folder)
-    config.num_labels = 2
+    config = read_family_config("reader", folder, outputs=2)
     return check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)

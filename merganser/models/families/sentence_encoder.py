@@ -63,9 +63,8 @@ class SentenceNetwork(TextModule):
         """Embed texts, for inference: (B, D)."""
         return self.logits(inputs)
 
-    def features(self, inputs: Inputs) -> Tensor:
-        """Embed texts, for inference: (B, D)."""
-        return self.logits(inputs)
+    def _features(self, inputs: Inputs) -> Tensor:
+        return self._run(inputs)
 
     def _run(self, inputs: Inputs) -> Tensor:
         given = ready(inputs, self.device)

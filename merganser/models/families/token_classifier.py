@@ -75,9 +75,7 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> WordClassifier:
     """Build the classifier of words that a folder describes, with so many outputs, without weights."""
-    config = read_family_config("token_classifier", folder)
-    if outputs is not None:
-        config.num_labels = outputs
+    config = read_family_config("token_classifier", folder, outputs)
     return WordClassifier(build(MAKE, config, folder, device, precision), folder, LEFT_OUT, HEADS)
 
 

@@ -17,7 +17,7 @@ from merganser.inputs.statistics import INDEX
 from merganser.models.device import usable
 from merganser.outputs import remove_others, replacing
 from merganser.statistics import BUDGET, get_kind
-from merganser.statistics.setting import Setting
+from merganser.statistics.sampling import Setting
 from merganser.tasks.stage import check_found, digest_of_code, run_main, stage
 from merganser.tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 

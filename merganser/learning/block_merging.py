@@ -24,8 +24,8 @@ from merganser.evaluation.setups import TaskSetup, open_setup
 from merganser.inputs.factors import fingerprint_of, parameter_file_name
 from merganser.inputs.heads import Head
 from merganser.inputs.layers import LayerDeltas, LayerSource, Side, Statistics
-from merganser.learning import Values
-from merganser.learning.by_blocks import BlockLearner, BlockSettings
+from merganser.learning import BlockLearner, Values
+from merganser.learning.settings import BlockSettings
 from merganser.learning.task_losses import share
 from merganser.models import DeviceName, Network
 from merganser.operators.depth import block_of

@@ -22,7 +22,6 @@ from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Side
 from merganser.models import families
-from merganser.models.defined import checking
 from merganser.plugins import FAMILIES, constants, load, module_names, own_configurations
 
 DeviceName = Literal["cpu", "cuda"]
@@ -274,8 +273,35 @@ def open_network(
     `outputs`: the classes of a task's own head, 1 for regression; None for the language model or the dual encoder.
     """
     network = get_family(family).open_network(folder, outputs=outputs, device=device, precision=precision)
-    network.logits = checking(network.logits, outputs, family)  # type: ignore[assignment, method-assign]
+    network.logits = _checking(network.logits, outputs, family)  # type: ignore[assignment, method-assign]
     return network
+
+
+def defined(outputs: Tensor) -> Tensor:
+    """Return outputs (..., C); raise InputError for a row without a finite largest value. Others may be -inf."""
+    if not outputs.amax(dim=-1).isfinite().all():
+        reason = "the model's outputs are not finite (NaN or infinite), so no score can be computed"
+        raise InputError(f"{reason}; set evaluation.precision to float32, or change or remove the entry")
+    return outputs
+
+
+def _checking(logits: Callable[[Inputs], Tensor], outputs: int | None, family: str) -> Callable[[Inputs], Tensor]:
+    """Return a network's `logits` that raises InputError for scores that are not finite, or of another head's shape.
+
+    `outputs`: of the task's own head; None where it is not built with one.
+    """
+
+    def checked(inputs: Inputs) -> Tensor:
+        scores = logits(inputs)
+        if scores.dim() < 2 or outputs not in (None, scores.shape[-1]):
+            expected = f"(examples, {'classes' if outputs is None else outputs})"
+            raise InputError(
+                f"merganser/models/families/{family}.py: logits has the shape {tuple(scores.shape)}, "
+                f"not {expected}: correct it"
+            )
+        return defined(scores)
+
+    return checked
 
 
 def embed_classes(family: str, base: Path, classes: Mapping[str, Sequence[str]]) -> dict[str, Tensor]:

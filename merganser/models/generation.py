@@ -12,8 +12,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 
 from merganser.checkpoints.own_settings import GENERATED_TOKENS, GENERATION
 from merganser.errors import quoting
-from merganser.models import Inputs
-from merganser.models.defined import defined
+from merganser.models import Inputs, defined
 from merganser.models.naming import Naming
 from merganser.models.texts import NEW_TOKENS, TextModule, in_groups, ordinary_tokens, ready
 

@@ -164,7 +164,8 @@ def _list(names: Sequence[str]) -> str:
 def spread_rows(rows: Any, count: int) -> list[int]:
     """Choose so many rows of a split, in order: evenly spaced, or each label's share if there are labels."""
     labels = list(rows["label"]) if "label" in rows.column_names else [0] * len(rows)
-    order = sorted(range(len(labels)), key=labels.__getitem__)
+    several = [label if isinstance(label, list) else [label] for label in labels]
+    order = sorted(range(len(labels)), key=lambda row: [(each is None, each) for each in several[row]])
     return sorted(order[number * len(order) // count] for number in range(count))
 
 

@@ -14,7 +14,7 @@ from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import read_params
 from merganser.config.mistakes import MistakesError, mistakes_in
-from merganser.config.params import declared
+from merganser.config.params import Evaluation, declared
 from merganser.config.recipes import RECIPE, path_of, read_recipe
 from merganser.config.sections import UNMEASURED, DeviceName, Task
 from merganser.config.tasks import kind_mistakes
@@ -68,7 +68,8 @@ def evaluate_model(model: Path, about: Declared) -> Score:
     """Score a model's folder on a task: fetch and prepare its data in a temporary folder, then run the stage's code."""
     check_model(model)
     task = about.task
-    if mistakes := kind_mistakes(("tasks", about.name), task, about.family):
+    how = {"batch_size": about.batch_size, "device": about.device, "precision": about.precision}
+    if mistakes := [*mistakes_in(how, Evaluation), *kind_mistakes(("tasks", about.name), task, about.family)]:
         raise MistakesError(mistakes)
     get_family(about.family).check(model, open_checkpoint(model))
     if task.kind == UNMEASURED:

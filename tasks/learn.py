@@ -33,8 +33,7 @@ from merganser.learning.loop import Learnable, LearningState, Loss, joint_proble
 from merganser.learning.recalibration import Recalibration, recalibrated
 from merganser.learning.settings import BlockSettings, LearnerSettings, RoutingSettings
 from merganser.learning.task_losses import loss_and_examples, open_losses
-from merganser.models import DeviceName
-from merganser.models.device import usable
+from merganser.models import DeviceName, usable_device
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
 from merganser.statistics.sampling import draw
@@ -146,7 +145,7 @@ def read_data(tasks: Sequence[str]) -> tuple[dict[str, Prepared], dict[str, Head
 
 def device_of(settings: LearnerSettings | BlockSettings) -> DeviceName:
     """Return the declared device; raise InputError if this machine has none."""
-    return usable(settings.device, "learned.*.device")
+    return usable_device(settings.device, "learned.*.device")
 
 
 def open_problem(

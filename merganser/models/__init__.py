@@ -304,6 +304,14 @@ def _checking(logits: Callable[[Inputs], Tensor], outputs: int | None, family: s
     return checked
 
 
+def usable_device(device: DeviceName, place: str) -> DeviceName:
+    """Return an available device; raise InputError naming the place in params.yaml that declares a missing GPU."""
+    if device == "cuda" and not torch.cuda.is_available():
+        remedy = "run it where torch.cuda.is_available() says True, or set it to cpu"
+        raise InputError(f"{place}: cuda, and this stage sees no usable GPU; {remedy}")
+    return device
+
+
 def embed_classes(family: str, base: Path, classes: Mapping[str, Sequence[str]]) -> dict[str, Tensor]:
     """Return the mean of the unit text embeddings of each task's class names (D,), by the model in a folder."""
     checkpoint, network = open_checkpoint(base), open_network(family, base)

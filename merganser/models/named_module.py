@@ -162,11 +162,12 @@ class NamedModule:
 
     def _known_maps(self) -> Maps:
         if self._maps is None:
-            matrices = {
-                n: value for n, value in self._weights().items() if parameter_kind(n, value[0].shape, RULES) == "matrix"
-            }
             made = {own for own, stored in self._stored.items() if self.naming.made_of_parts(stored[0])}
-            self._maps = {self.stored_name(name): value for name, value in matrices.items() if name not in made}
+            self._maps = {
+                self.stored_name(name): value
+                for name, value in self._weights().items()
+                if name not in made and parameter_kind(name, value[0].shape, RULES) == "matrix"
+            }
         return self._maps
 
     def _weights(self) -> Maps:
@@ -176,14 +177,13 @@ class NamedModule:
         """
         from transformers.pytorch_utils import Conv1D  # takes a second, which a network that has none saves
 
-        parts = {f"{name}.weight": part for name, part in self.module.named_modules()}
-        read = {name: part for name, part in parts.items() if fnmatchcase(name, self.reads)}
-        side: dict[type, Side] = {Conv1D: "rows", Linear: "columns", Conv2d: "columns"}
-        kinds = {
-            name: next((side[kind] for kind in side if isinstance(part, kind)), None) for name, part in read.items()
-        }
-        whole = {name for name, part in read.items() if getattr(part, "groups", 1) == 1}
-        return {name: (read[name].weight, kind) for name, kind in kinds.items() if kind and name in whole}
+        sides: dict[type, Side] = {Conv1D: "rows", Linear: "columns", Conv2d: "columns"}
+        weights: Maps = {}
+        for name, part in self.module.named_modules():
+            side = next((sides[kind] for kind in sides if isinstance(part, kind)), None)
+            if side and fnmatchcase(f"{name}.weight", self.reads) and getattr(part, "groups", 1) == 1:
+                weights[f"{name}.weight"] = (part.weight, side)
+        return weights
 
 
 def _noting(parameters: Iterable[tuple[str, Tensor]], shapes: dict[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:

@@ -24,8 +24,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score
 from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.heads import Head, read_head, write_head
-from merganser.models import Precision, get_family, open_network
-from merganser.models.device import usable
+from merganser.models import Precision, get_family, open_network, usable_device
 from merganser.overlays import open_overlays
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
 from merganser.sources.pointers import read_pointer
@@ -79,7 +78,7 @@ def evaluate_model(model: Path, about: Declared) -> Score:
         parts = ", ".join(overlays.tasks)
         raise InputError(f"{model}: keeps a part per task, of {parts}; say by name= which of them is wanted")
     evaluator = open_evaluator(task.kind, task.data.values, task.data.metric)
-    device = usable(about.device, "device")
+    device = usable_device(about.device, "device")
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
         data = Path(made) / "data"
         data.mkdir()

@@ -1,7 +1,7 @@
 """Continue texts greedily, and score given continuations. Shape legend: B texts, L tokens, V words."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,8 +39,8 @@ class Writer(TextModule, ABC):
 
         def write(batch: Inputs) -> list[str]:
             here = ready(batch, self.device)
-            tokens = self._new(generated(self.module, here, self._settings, max_new_tokens), here)
-            texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            tokens = self._generated(here, lambda _, scores: defined(scores), max_new_tokens=max_new_tokens)
+            texts: list[str] = self.tokenizer.batch_decode(self._new(tokens, here), skip_special_tokens=True)
             return texts
 
         if self.batching in ("padded", None):
@@ -61,9 +61,20 @@ class Writer(TextModule, ABC):
         """Return the log-likelihood of each option after each text on the device (B, options)."""
 
     def _probed(self, inputs: Inputs) -> Tensor:
-        token = ordinary_tokens(self.tokenizer)[0]
-        steps = step_logits(self.module, ready(inputs, self.device), self._settings, token, NEW_TOKENS)
-        return torch.cat([self._run(inputs), steps], dim=1)
+        """Return a batch's logits, and those of an answer's first tokens with the same token after each."""
+        token = torch.tensor([ordinary_tokens(self.tokenizer)[0]], device=self.device)
+
+        def choose(_: Tensor, scores: Tensor) -> Tensor:
+            return torch.full_like(scores, float("-inf")).index_fill(1, token, 0)
+
+        told = {"output_logits": True, "return_dict_in_generate": True, "max_new_tokens": NEW_TOKENS}
+        answer = self._generated(ready(inputs, self.device), choose, **told)
+        return torch.cat([self._run(inputs), *answer.logits], dim=1)
+
+    def _generated(self, batch: Inputs, process: Callable[[Tensor, Tensor], Tensor], **told: Any) -> Any:
+        """Continue texts (B, L), with each step's scores processed; a decoder's answer begins with its inputs."""
+        settings, processors = GenerationConfig(**self._settings.to_dict() | told), LogitsProcessorList([process])
+        return self.module.generate(**batch, generation_config=settings, logits_processor=processors)
 
 
 def greedy(folder: Path, config: Any) -> GenerationConfig:
@@ -74,26 +85,6 @@ def greedy(folder: Path, config: Any) -> GenerationConfig:
             named = GenerationConfig.from_pretrained(folder, local_files_only=True)
         tokens = {name: getattr(named, name, None) for name in GENERATED_TOKENS}
         return GenerationConfig(**tokens, pad_token_id=config.pad_token_id, do_sample=False, num_beams=1)
-
-
-def generated(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, max_new_tokens: int) -> Tensor:
-    """Continue each text (B, L) by at most so many tokens; a decoder's answer begins with its inputs."""
-    limited = GenerationConfig(**settings.to_dict() | {"max_new_tokens": max_new_tokens})
-    checked = LogitsProcessorList([lambda _, scores: defined(scores)])
-    tokens: Tensor = module.generate(**inputs, generation_config=limited, logits_processor=checked)
-    return tokens
-
-
-def step_logits(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, token: int, count: int) -> Tensor:
-    """Return the logits (B, count * V) of an answer's first tokens, with this token after each."""
-
-    def choose(_: Tensor, scores: Tensor) -> Tensor:
-        return torch.full_like(scores, float("-inf")).index_fill(1, torch.tensor([token], device=scores.device), 0)
-
-    told = {"output_logits": True, "return_dict_in_generate": True, "max_new_tokens": count}
-    limited = GenerationConfig(**settings.to_dict() | told)
-    answer = module.generate(**inputs, generation_config=limited, logits_processor=LogitsProcessorList([choose]))
-    return torch.cat(answer.logits, dim=1)
 
 
 def answer_tokens(tokenizer: Any, answer: str) -> list[int]:

@@ -1,12 +1,12 @@
 """Networks of pictures with a head of the task's own. Shape legend: B pictures, C classes, D features."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import Linear
 
 from merganser.errors import InputError
 from merganser.models import Change, Inputs
@@ -26,7 +26,8 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         super().__init__(module, naming)
         self.folder, self.heads = folder, tuple(f"{name}." for name in heads)
         parts = dict(module.named_modules())
-        self._heads = [part for name in heads if name in parts for part in _linear_in(parts[name])]
+        inside = [part for name in heads if name in parts for part in parts[name].modules()]
+        self._heads = [part for part in inside if isinstance(part, Linear)]
         if not self._heads:
             raise InputError(f"{folder}: {type(module).__name__} has no linear head called {' or '.join(heads[:2])}")
 
@@ -57,7 +58,3 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         """Return all weights except the head's."""
         head = self.head_parameters()
         return {name: value for name, value in super()._weights().items() if self.stored_name(name) not in head}
-
-
-def _linear_in(head: Module) -> Collection[Linear]:
-    return [part for part in head.modules() if isinstance(part, Linear)]

@@ -36,11 +36,7 @@ class Reader(TokenNetwork):
     def encode_windows(
         self, questions: Sequence[str], contexts: Sequence[str], max_length: int, stride: int
     ) -> tuple[dict[str, Tensor], Tensor, list[int]]:
-        """Tokenise each question with its context, a long one in windows that share `stride` tokens.
-
-        Also returns each token's characters in the context (F, L, 2), from the first to before the second, -1
-        for other tokens; and the question of each of F windows.
-        """
+        """Tokenise each question with its context, a long one in windows, as `FindsAnswers` says."""
         cut = {"truncation": "only_second", "stride": stride, "return_overflowing_tokens": True}
         how = {"padding": True, "max_length": max_length, "return_offsets_mapping": True, "return_tensors": "pt"}
         with quoting(

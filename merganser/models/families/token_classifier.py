@@ -34,11 +34,7 @@ class WordClassifier(TokenNetwork):
     """An encoder with a head for each word's class, which is that of its first token."""
 
     def encode_words(self, texts: Sequence[Sequence[str]], max_length: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Tokenise texts that are split into words; longer ones are cut to `max_length` tokens.
-
-        Also returns the place of each word's first token (B, W): -1 for a word without one, and beyond the last
-        word.
-        """
+        """Tokenise texts that are split into words, and find each word's first token, as `ScoresWords` says."""
         rows = [list(words) for words in texts]
         how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
         encoded = self._splitting(rows, is_split_into_words=True, **how)

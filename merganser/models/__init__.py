@@ -244,10 +244,8 @@ def has_ability(family: str, ability: type) -> bool:
 def text_family_of(folder: Path) -> str:
     """Return the family that embeds texts with the model in a folder; raise InputError if none does."""
     checkpoint, reasons = open_checkpoint(folder), []
-    own = own_configurations()
-    for name in sorted(
-        families_with(EmbedsTexts), key=own.__contains__
-    ):  # those of transformers first: they compare names
+    # those of transformers first: they compare names
+    for name in sorted(families_with(EmbedsTexts), key=own_configurations().__contains__):
         try:
             get_family(name).check(folder, checkpoint)
         except InputError as error:

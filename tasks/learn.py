@@ -27,12 +27,12 @@ from merganser.inputs.layers import LayerSource, Learned, MappedLayers, Threaded
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.learning import BlockLearner, Learner
 from merganser.learning.batches import Batches
-from merganser.learning.block_merging import BlockMerging, Merged, open_setups
+from merganser.learning.block_merging import BlockMerging, Merged
 from merganser.learning.block_routing import open_routing
 from merganser.learning.loop import Learnable, LearningState, Loss, joint_problem, learn, per_task_problem
 from merganser.learning.recalibration import Recalibration, recalibrated
 from merganser.learning.settings import BlockSettings, LearnerSettings, RoutingSettings
-from merganser.learning.task_losses import loss_and_examples, open_losses
+from merganser.learning.task_losses import loss_and_examples, open_losses, open_setups
 from merganser.models import DeviceName, usable_device
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner

@@ -16,7 +16,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import Evaluator
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.setups import open_setup
+from merganser.evaluation.setups import TaskSetup, open_setup
 from merganser.inputs.heads import Head
 from merganser.learning.batches import Batches
 from merganser.learning.loop import Loss
@@ -61,17 +61,28 @@ def open_losses(
     family: str, folder: Path, data: Mapping[str, Prepared], heads: Mapping[str, Head], device: DeviceName
 ) -> list[TaskLoss]:
     """Build the tasks' networks with the base's parameters: one for each number of outputs, with shared storage."""
-    base, networks = open_checkpoint(folder), dict[int | None, Network]()
-    losses = []
+    base, losses, loaded = open_checkpoint(folder), list[TaskLoss](), list[Network]()
+    for task, setup in zip(data, open_setups(family, folder, data, heads, device), strict=True):
+        if setup.network not in loaded:
+            setup.load((name, base.read(name)) for name in base.names)
+            loaded.append(setup.network)
+        own = {name: value.float().to(setup.network.device) for name, value in setup.head.tensors.items()}
+        losses.append(TaskLoss(task, setup.network, setup.evaluator, data[task], own))
+    return losses
+
+
+def open_setups(
+    family: str, folder: Path, data: Mapping[str, Prepared], heads: Mapping[str, Head], device: DeviceName
+) -> list[TaskSetup]:
+    """Build the tasks' networks without values: one for each number of outputs, with shared storage."""
+    networks = dict[int | None, Network]()
+    setups = []
     for task, prepared in data.items():
         others = list(networks.values())
-        setup = open_setup(family, folder, task, prepared, heads[task], networks, device)
-        if setup.network not in others:
-            share(setup.network, others)
-            setup.load((name, base.read(name)) for name in base.names)
-        own = {name: value.float().to(setup.network.device) for name, value in setup.head.tensors.items()}
-        losses.append(TaskLoss(task, setup.network, setup.evaluator, prepared, own))
-    return losses
+        setups.append(open_setup(family, folder, task, prepared, heads[task], networks, device))
+        if setups[-1].network not in others:
+            share(setups[-1].network, others)
+    return setups
 
 
 def share(network: Network, others: Iterable[Network]) -> None:

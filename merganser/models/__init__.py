@@ -3,7 +3,7 @@
 A family is a module of `merganser/models/families/` with what the protocol `Family` lists, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
 `ClassifiesImages`, `NamesInputs`, `TakesSounds`, `TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its
-blocks a base, `blocks.WithBlocks`), asked for by `isinstance`.
+blocks a base class, `linear_maps.WithBlocks`), asked for by `isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
 

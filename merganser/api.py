@@ -188,7 +188,9 @@ def evaluate(
             **{"name": name, "family": family, "heads": heads, "split": split},
             **{"batch_size": batch_size, "device": device, "precision": precision},
         }
-        return evaluate_model(folder, replace(about, **{key: value for key, value in given.items() if value}))
+        return evaluate_model(
+            folder, replace(about, **{key: value for key, value in given.items() if value is not None})
+        )
 
 
 def open_report(folder: Model = ".") -> "Report":

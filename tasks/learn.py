@@ -25,18 +25,15 @@ from merganser.inputs.heads import Head, read_head
 from merganser.inputs.kept import kept_in_memory
 from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer, weights_of
 from merganser.inputs.learned import RESULT, TRACE, write_learned
-from merganser.learning import Learner
+from merganser.learning import BlockLearner, Learner
 from merganser.learning.batches import Batches
-from merganser.learning.block_merging import BlockMerging, Merged, open_setups
+from merganser.learning.block_merging import BlockMerging, Merged
 from merganser.learning.block_routing import open_routing
-from merganser.learning.by_blocks import BlockLearner, BlockSettings
-from merganser.learning.labelled import loss_and_examples
 from merganser.learning.loop import Learnable, LearningState, Loss, joint_problem, learn, per_task_problem
 from merganser.learning.recalibration import Recalibration, recalibrated
-from merganser.learning.settings import LearnerSettings, RoutingSettings
-from merganser.learning.task_losses import open_losses
-from merganser.models import DeviceName
-from merganser.models.device import usable
+from merganser.learning.settings import BlockSettings, LearnerSettings, RoutingSettings
+from merganser.learning.task_losses import loss_and_examples, open_losses, open_setups
+from merganser.models import DeviceName, usable_device
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
 from merganser.statistics.sampling import draw
@@ -148,7 +145,7 @@ def read_data(tasks: Sequence[str]) -> tuple[dict[str, Prepared], dict[str, Head
 
 def device_of(settings: LearnerSettings | BlockSettings) -> DeviceName:
     """Return the declared device; raise InputError if this machine has none."""
-    return usable(settings.device, "learned.*.device")
+    return usable_device(settings.device, "learned.*.device")
 
 
 def open_problem(

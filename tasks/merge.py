@@ -15,7 +15,7 @@ from merganser.merging.cards import CARD, model_card, usage
 from merganser.merging.entry import merge_entry
 from merganser.merging.licences import LICENCES, licence_warnings
 from merganser.merging.method import Method
-from merganser.models.device import usable
+from merganser.models import usable_device
 from merganser.outputs import fresh_folder, read_json
 from merganser.tasks.opening import SEARCH, input_profile, open_source, opening_of, start_of
 from merganser.tasks.stage import check_card, check_found, run_main, stage
@@ -53,7 +53,7 @@ def main(params: Params, key: str) -> None:
     values = method.validate(f"methods.{key}", written)
     chosen = Entry(method=entry.method, reads=entry.reads, **written)
     base = start_of(entry, inner.reads) / "base" if inner.difference else BASE
-    profile, device = MERGE_PROFILES / f"{key}.json", usable(params.merge.device, "merge.device")
+    profile, device = MERGE_PROFILES / f"{key}.json", usable_device(params.merge.device, "merge.device")
     seeds = params.seeds if opening.drawn or method.is_random(values) else [params.first_seed]
     for seed, out in seed_folders(MERGED / key, seeds).items():
         first = seed == params.first_seed

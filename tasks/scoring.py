@@ -8,8 +8,7 @@ from merganser.config.params import Params
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.setups import TaskSetup, open_setup
 from merganser.inputs.heads import read_head
-from merganser.models import Network
-from merganser.models.device import usable
+from merganser.models import Network, usable_device
 from merganser.studies.merges import ScoringSetup
 from merganser.tasks.stage import check_found
 from merganser.tasks.stages import BASE, HEADS, UNSEEN_HEADS
@@ -32,7 +31,7 @@ def open_task(
     if own and (apart := prepared.own) is not None:
         prepared, model = apart, apart.folder
     check_found("kinds", prepared.about["kind"])
-    device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
+    device, precision = usable_device(params.evaluation.device, "evaluation.device"), params.evaluation.precision
     return open_setup(
         params.base.family, model, task, prepared, head, {} if networks is None else networks, device, precision
     )

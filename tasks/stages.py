@@ -222,7 +222,7 @@ def _measured_statistics(known: ComparisonSizes, name: str) -> float:
 
 
 def _learned(known: ComparisonSizes, name: str) -> float:
-    from merganser.learning.by_blocks import BlockLearner
+    from merganser.learning import BlockLearner
     from merganser.registry import get_learner
 
     learned = known.params.learned[name]

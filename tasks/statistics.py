@@ -14,10 +14,10 @@ from merganser.inputs.embeddings import link_file
 from merganser.inputs.factors import fingerprint_of
 from merganser.inputs.heads import read_head
 from merganser.inputs.statistics import INDEX
-from merganser.models.device import usable
+from merganser.models import usable_device
 from merganser.outputs import remove_others, replacing
 from merganser.statistics import BUDGET, get_kind
-from merganser.statistics.setting import Setting
+from merganser.statistics.sampling import Setting
 from merganser.tasks.stage import check_found, digest_of_code, run_main, stage
 from merganser.tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 
@@ -61,7 +61,7 @@ def measure_once(params: Params, name: str, task: str, budget: int, folder: Path
 def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Setting:
     prepared, head = Prepared(VALIDATION / task), read_head(HEADS / f"{task}.safetensors")
     check_found("kinds", prepared.about["kind"])
-    device = usable(statistic.device, "statistics.*.device")
+    device = usable_device(statistic.device, "statistics.*.device")
     return Setting(
         task=task,
         seed=params.first_seed,

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from merganser.evaluation import prepared
 from merganser.merging import devices
-from merganser.models import device
 
 PLACE = torch.device("cuda", 0)
 aten = torch.ops.aten
@@ -211,7 +211,7 @@ def pretended() -> Iterator[None]:
         patch.setattr(torch.cuda, "current_stream", lambda device=None: compute)
         patch.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
         patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-        for module in (devices, device):
+        for module in (devices, prepared):
             patch.setattr(module, "ThreadPoolExecutor", _Threads)
         yield
 

@@ -28,11 +28,6 @@ WHOLE = "whole"  # the ablated entry itself, among its steps
 FIXED = "fixed"  # in place of a budget: the bytes that an entry's parts have by themselves
 
 
-def sweep_entries(sweep: Sweep) -> list[Entry]:
-    """List the entries of a sweep, in the order of its values."""
-    return [sweep.at(values) for values in value_combinations(sweep.over)]
-
-
 def steps_of(ablation: Ablation) -> dict[str, Entry]:
     """Return an ablation's entries by step, the complete one first, without searched values."""
     return {step: ablation.at(values) for step, values in {WHOLE: {}, **ablation.steps}.items()}
@@ -64,7 +59,7 @@ def studied_entries(params: Params) -> Iterator[tuple[KeyPath, Entry]]:
         for name, entry in attrgetter(".".join(place))(params).items():
             where = (*place, name)
             if isinstance(entry, Sweep):
-                yield from ((where, one) for one in sweep_entries(entry))
+                yield from ((where, entry.at(values)) for values in value_combinations(entry.over))
             elif isinstance(entry, Ablation):
                 for step, one in steps_of(entry).items():
                     below = () if step == WHOLE else ("steps", step)
@@ -186,7 +181,11 @@ def _study_mistakes(params: Params) -> list[Mistake]:
     for name, ablation in params.studies.ablations.items():
         mistakes += _ablation_mistakes(("studies", "ablations", name), ablation)
     merged = [(where, entry) for where, entry in studied_entries(params) if where[1] not in ("tasks", "continual")]
-    mistakes += dict.fromkeys(one for where, entry in merged for one in _merged_by_study(params, where, entry))
+    mistakes += dict.fromkeys(
+        one
+        for where, entry in merged
+        for one in _entry_mistakes(params, where, entry, [len(params.tasks)]) or _run_time_mistakes(where, entry)
+    )
     kept = params.decompose.rank_fraction
     for fraction in params.studies.rank.fractions:
         if kept + ROUNDING < fraction < 1:
@@ -236,12 +235,6 @@ def _over_mistakes(where: KeyPath, study: Sweep | Ablation, over: Mapping[str, l
         if name in study.values:
             mistakes.append(Mistake((*where, name), "is under over too; leave one of them out"))
     return mistakes
-
-
-def _merged_by_study(params: Params, where: KeyPath, entry: Entry) -> list[Mistake]:
-    """Check an entry by which a study merges all tasks."""
-    mistakes = _entry_mistakes(params, where, entry, [len(params.tasks)])
-    return mistakes or _run_time_mistakes(where, entry)
 
 
 def _run_time_mistakes(where: KeyPath, entry: Entry) -> list[Mistake]:

@@ -7,7 +7,7 @@ while these stay, and a point that two studies need is one.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -50,7 +50,7 @@ class Point:
     entry: Entry
     split: Split
     tasks: tuple[str, ...]
-    choices: Mapping[str, Any]  # of params.yaml besides, which scores follow from
+    choices: dict[str, Any]  # of params.yaml besides, which scores follow from
     others: tuple[str, ...] = ()
     budget: float | None = None
     tried: tuple["Point", ...] = field(default=(), repr=False)
@@ -89,9 +89,8 @@ class Points:
         """Return an entry's merges of subsets of the tasks."""
         params, entry = self.params, self.params.studies.tasks.methods[name]
         subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)
-        merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
         where = f"studies.tasks.methods.{name}"
-        return {subset: self._subset(where, merged, subset, unseen=entry.unseen) for subset in subsets}
+        return {subset: self._subset(where, entry, subset, unseen=entry.unseen) for subset in subsets}
 
     def continual(self, name: str) -> list[list[Point]]:
         """Return an entry's merges of the first task, the first two and so on, for each order of the tasks."""
@@ -107,13 +106,13 @@ class Points:
     def _subset(self, where: str, entry: Entry, subset: Subset, *, unseen: bool = False) -> Point:
         others = tuple(task for task in sorted(self.params.tasks) if task not in subset) if unseen else ()
         own = Entry(method=entry.method, reads=entry.reads, **values_for(entry.values, subset))
-        return self._studied(where, own, tasks=subset, others=others)
+        return self._point(where, own, tasks=subset, others=others)
 
     def sweep(self, name: str) -> list[tuple[Values, Point]]:
         """Return the merges of a sweep, each with its parameter's value."""
         sweep = self.params.studies.sweeps[name]
         return [
-            (values, self._studied(f"studies.sweeps.{name}", sweep.at(values)))
+            (values, self._point(f"studies.sweeps.{name}", sweep.at(values)))
             for values in value_combinations(sweep.over)
         ]
 
@@ -122,7 +121,7 @@ class Points:
         entry = self.params.studies.budgets.methods[name]
         where = f"studies.budgets.methods.{name}"
         budgets = budgets_of(self.params, registry.get(entry.method))
-        return {at: self._studied(where, entry, budget=budget) for at, budget in budgets.items()}
+        return {at: self._point(where, entry, budget=budget) for at, budget in budgets.items()}
 
     def ablation(self, name: str) -> dict[str, Point]:
         """Return the merges of an ablation by step; a searched step has its candidates as `tried`."""
@@ -132,15 +131,15 @@ class Points:
     def _step(self, name: str, ablation: Ablation, entry: Entry) -> Point:
         where, every = f"studies.ablations.{name}", ablation_candidates(ablation, entry)
         if len(every) == 1:
-            return self._studied(where, entry.at(every[0]))
-        tried = [self._tried(where, f"ablations/{name}", entry.at(values)) for values in every]
-        return self._studied(where, entry, tried=tuple(tried))
+            return self._point(where, entry.at(every[0]))
+        tried = tuple(self._candidate(where, f"ablations/{name}", entry.at(values)) for values in every)
+        return self._point(where, entry, tried=tried)
 
     def search(self, name: str) -> list[Point]:
         """Return the candidates of a search; for CMA-ES only the first, on which all others depend."""
         search = self.params.searches[name]
         return [
-            self._tried(f"searches.{name}", f"searches/{name}", search.entry(values))
+            self._candidate(f"searches.{name}", f"searches/{name}", search.entry(values))
             for values in first_candidates(self.params, search)
         ]
 
@@ -150,25 +149,20 @@ class Points:
         base, parameters = self.params.base, self.params.parameters
         rules = {"heads": base.heads, "parameters": parameters.model_dump()}
         entry = Entry(method=INDIVIDUAL, reads="checkpoints")
-        tasks = tuple(sorted(self.params.tasks))
-        return Point(INDIVIDUAL, INDIVIDUAL, entry, "validation", tasks, self._choices | rules)
+        point = self._candidate(INDIVIDUAL, INDIVIDUAL, entry)
+        return replace(point, choices=point.choices | rules)
 
-    @property
-    def _choices(self) -> dict[str, Any]:
+    def _candidate(self, where: str, place: str, entry: Entry) -> Point:
+        """Return a point that is measured on validation data."""
+        return self._point(where, entry, place, "validation")
+
+    def _point(
+        self, where: str, entry: Entry, place: str = STUDIES, split: Split = "prepared", tasks: Subset = (), **more: Any
+    ) -> Point:
+        """Return a point, by default one with reported scores."""
         evaluation = self.params.evaluation.model_dump(include={"batch_size", "device", "precision"})
-        return {"seed": self.params.first_seed, "family": self.params.base.family, **evaluation}
-
-    def _studied(self, where: str, entry: Entry, tasks: Subset = (), **more: Any) -> Point:
-        """Return a point with reported scores."""
-        merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
-        return Point(
-            where, STUDIES, merged, "prepared", tasks or tuple(sorted(self.params.tasks)), self._choices, **more
-        )
-
-    def _tried(self, where: str, place: str, entry: Entry) -> Point:
-        """Return a candidate, measured on validation data."""
-        merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
-        return Point(where, place, merged, "validation", tuple(sorted(self.params.tasks)), self._choices)
+        choices = {"seed": self.params.first_seed, "family": self.params.base.family, **evaluation}
+        return Point(where, place, entry.at({}), split, tasks or tuple(sorted(self.params.tasks)), choices, **more)
 
     def _lists(self) -> Iterator[Iterable[Point]]:
         studies = self.params.studies

@@ -14,7 +14,14 @@ from merganser.errors import InputError, refusing
 
 WORDS = ("string", "large_string")  # types of a column of words
 NUMBERED = ("int", "uint", "bool", "null")  # how the names of types begin whose values may number classes, or be none
+RENAMED = "; data.columns says which one it is"  # of a column that a data set may call otherwise
 UNLABELLED = (None, -1)  # what stands where an example has no label
+
+
+def check_column(rows: Any, name: str, where: str, remedy: str = "") -> None:
+    """Refuse a split without a column; `where`: the split in words, `remedy`: the end of the message."""
+    if name not in rows.column_names:
+        raise InputError(f"{where} has no column {name!r}; it has {rows.column_names}{remedy}")
 
 
 def check_labels(
@@ -33,8 +40,7 @@ def check_labels(
 
     without = UNLABELLED if some_unlabelled else ()
     for split, rows in splits.items():
-        if "label" not in rows.column_names:
-            raise InputError(f"{source}: split {split} has no column 'label'; it has {rows.column_names}")
+        check_column(rows, "label", f"{source}: split {split}")
         feature = rows.features["label"]
         kind = type_of(feature)
         if words is not None and kind not in WORDS:
@@ -154,6 +160,11 @@ def _strange(rows: Any, known: Collection[Any]) -> list[Any]:
     return [label for label in labels if label not in known or isinstance(label, float)]
 
 
+def class_outputs(logits: Any, masked: Collection[int]) -> Any:
+    """Select the outputs (B, C) that are classes; `masked`: the numbers of those that are none."""
+    return logits[:, [number for number in range(logits.shape[1]) if number not in masked]]
+
+
 MOST_PIXELS = 2**27  # of all pictures that are decoded at a time: 400 MB of them in colour
 # Formats that PIL decodes itself, of the size in the header: on EPS it runs Ghostscript, ICO hides larger pictures.
 FORMATS = {
@@ -167,8 +178,7 @@ def check_images(splits: Mapping[str, Any], source: Path) -> None:
     from datasets import Array3D, Image
 
     for split, rows in splits.items():
-        if "image" not in rows.column_names:
-            raise InputError(f"{source}: split {split} has no column 'image'; it has {rows.column_names}")
+        check_column(rows, "image", f"{source}: split {split}")
         image = rows.features["image"]
         if not isinstance(image, Image) and not (isinstance(image, Array3D) and image.dtype == "uint8"):
             raise InputError(f"{source}: split {split}: image is {image}; expected Image or a uint8 Array3D")

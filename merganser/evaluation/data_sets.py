@@ -2,12 +2,14 @@
 
 An Arrow file may claim buffers that expand to gigabytes, rows without bytes, and lists whose offsets leave their
 values; reading it would take the memory, or crash the process. So claims are checked first. Pictures, sounds and the
-like are read from the data set's own bytes alone, never from files or addresses that it names.
+like are read from the data set's own bytes alone, never from files or addresses that it names. The data sets of a group
+are one: each row has its data set's name and its content as JSON.
 """
 
+import json
 import os
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -295,3 +297,38 @@ def _splits(folder: Path) -> list[str]:
     for split in splits:
         check_plain(split, folder / SPLITS)
     return splits
+
+
+MEMBER, DOCUMENT = "member", "document"  # the columns of a group: a data set's name, and a row of it as JSON
+
+
+def of_group(members: Mapping[str, Iterable[Mapping[str, Any]]]) -> Any:
+    """Concatenate each member's data sets by split.
+
+    Returns a `datasets.DatasetDict` with the columns `member` and `document`. Raises TypeError, naming the member,
+    for values other than texts, numbers and lists.
+    """
+    from datasets import Dataset, DatasetDict
+
+    columns: dict[str, dict[str, list[str]]] = {}
+    for member, data_sets in members.items():
+        for split, rows in ((split, rows) for splits in data_sets for split, rows in splits.items()):
+            try:
+                documents = to_json(rows)
+            except TypeError as error:
+                raise TypeError(f"{member}, split {split}: {error}") from error
+            own = columns.setdefault(split, {MEMBER: [], DOCUMENT: []})
+            own[MEMBER] += [member] * len(documents)
+            own[DOCUMENT] += documents
+    return DatasetDict({split: Dataset.from_dict(own) for split, own in columns.items()})
+
+
+def to_json(rows: Iterable[Any]) -> list[str]:
+    """Write each row as JSON; raise TypeError for values other than texts, numbers and lists.
+
+    A column that would decode files is refused before it decodes any.
+    """
+    for column, feature in getattr(rows, "features", {}).items():
+        if opens_files(feature):
+            raise TypeError(f"the column {column!r} is {feature}")
+    return [json.dumps(row) for row in rows]

@@ -147,24 +147,21 @@ def check_head(head: Sequence[str], classes: Sequence[str], masked: Collection[i
         left = f" without {len(head) - len(kept)} masked" if masked else ""
         has = f"the head has {len(head)} outputs{left}"
         remedy = "set data.masked" if len(kept) > len(classes) else "name another model, or the data it was trained for"
-        raise InputError(f"{where}: {has}, the data {len(classes)} classes ({_list(classes)}); {remedy}")
+        raise InputError(f"{where}: {has}, the data {len(classes)} classes ({', '.join(classes)}); {remedy}")
     if all(UNNAMED.fullmatch(name) for name in kept):
         return
     if [plain(name) for name in kept] != [plain(name) for name in classes]:
         same = sorted(map(plain, kept)) == sorted(map(plain, classes))
         advice = "reorder the labels of the data" if same else "if they mean the same, give data.classes the head's"
         how = "in another order" if same else "other classes"
-        raise InputError(f"{where}: the head has {how}: {_list(kept)}; the data has {_list(classes)}; {advice}")
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names)
+        raise InputError(f"{where}: the head has {how}: {', '.join(kept)}; the data has {', '.join(classes)}; {advice}")
 
 
 def spread_rows(rows: Any, count: int) -> list[int]:
     """Choose so many rows of a split, in order: evenly spaced, or each label's share if there are labels."""
     labels = list(rows["label"]) if "label" in rows.column_names else [0] * len(rows)
-    order = sorted(range(len(labels)), key=labels.__getitem__)
+    several = [label if isinstance(label, list) else [label] for label in labels]
+    order = sorted(range(len(labels)), key=lambda row: [(each is None, each) for each in several[row]])
     return sorted(order[number * len(order) // count] for number in range(count))
 
 

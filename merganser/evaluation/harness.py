@@ -161,7 +161,7 @@ def network_as_lm(network: Any, batch_size: int) -> Any:
         from lm_eval.models.huggingface import HFLM
         from transformers import LogitsProcessorList
 
-        from merganser.models.defined import defined
+        from merganser.models import defined
 
         class InProcess(HFLM):
             def _loglikelihood_tokens(self, requests: Any, *args: Any, **more: Any) -> Any:

@@ -4,12 +4,9 @@ Every metric takes `weights` (..., N), how often each example counts: a bootstra
 Without them each example counts once. A metric that is not defined (all predictions equal, a class that never occurs)
 is 0.
 
-Metrics of texts that a model wrote, each against one reference or several, by the libraries they are known from.
-
-A metric is the mean of what each example scores, (N,), or follows from the sum of what is counted of each, (N, K): then
-a resample's is computed without reading the texts again.
-
-Legend: N examples, K counts.
+Texts that a model wrote are compared with one reference or several, by the libraries that the metrics are known from. A
+metric is the mean of each example's score, (N,), or follows from the sum of each example's counts, (N, K): then a
+resample's is computed without reading the texts again. Legend: N examples, K counts.
 """
 
 import re

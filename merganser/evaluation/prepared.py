@@ -6,6 +6,7 @@ A folder has one safetensors file per array, and `prepared.json` with the task's
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,6 @@ from torch import Tensor
 from merganser.checkpoints.tensors import NAMES_OF_DTYPES, SafetensorsFile, Spec, to_bytes
 from merganser.errors import InputError, refusing
 from merganser.limits import parse_json, read_small
-from merganser.models.device import copied_ahead
 
 CPU = torch.device("cpu")
 ABOUT = "prepared.json"
@@ -93,6 +93,36 @@ class Prepared:
         if name not in file or file.spec(name).shape[:1] != (len(self),):
             raise InputError(f"{file.path}: not {len(self)} rows of {name}; prepare the task again")
         return file
+
+
+def copied_ahead(batches: Iterator[Mapping[str, Tensor]], device: torch.device) -> Iterator[Mapping[str, Tensor]]:
+    """Yield batches on a device; a thread reads the next batch and copies it to a GPU during this one's computation.
+
+    The copy is from page-locked memory, on its own stream. On the CPU the batches stay as they are.
+    """
+    if device.type == "cpu":
+        yield from batches
+        return
+    stream = torch.cuda.Stream(device)
+
+    def fetch() -> tuple[dict[str, Tensor], torch.cuda.Event] | None:
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        with torch.cuda.stream(stream):
+            moved = {name: rows.pin_memory().to(device, non_blocking=True) for name, rows in batch.items()}
+            return moved, stream.record_event()
+
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(fetch)
+        while (taken := coming.result()) is not None:
+            coming = reader.submit(fetch)
+            moved, copied = taken
+            current = torch.cuda.current_stream(device)
+            current.wait_event(copied)
+            for rows in moved.values():
+                rows.record_stream(current)  # its memory is not given away while this stream computes with it
+            yield moved
 
 
 def _rows(file: SafetensorsFile, name: str, start: int, count: int) -> Tensor:

@@ -13,12 +13,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from merganser.errors import InputError
-from merganser.evaluation.columns import check_complete
+from merganser.evaluation.columns import RENAMED, check_column, check_complete
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import PAIR, TEXT, TextSettings, check_texts, encode_texts
-from merganser.models import Network, TakesTexts
-from merganser.models.defined import defined
+from merganser.models import Network, TakesTexts, defined
 
 PREFIX, FIRST, MASK = "pair_", "first", "attention_mask"
 
@@ -33,9 +31,7 @@ def check_pairs(splits: Mapping[str, Any], source: Path) -> None:
     """Refuse a data set without columns `text` and `pair` of strings."""
     check_texts(splits, source)
     for split, rows in splits.items():
-        if PAIR not in rows.column_names:
-            has = f"it has {rows.column_names}; data.columns says which one it is"
-            raise InputError(f"{source}: split {split} has no column {PAIR!r}; {has}")
+        check_column(rows, PAIR, f"{source}: split {split}", RENAMED)
 
 
 def encode_pairs(rows: Any, network: Network, max_length: int) -> dict[str, Tensor]:

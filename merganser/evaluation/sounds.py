@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merganser.errors import InputError, refusing
-from merganser.evaluation.columns import type_of
+from merganser.evaluation.columns import RENAMED, check_column, type_of
 
 AUDIO, RATE = "audio", "sampling_rate"
 Sound = NDArray[np.float32]
@@ -30,9 +30,7 @@ def check_sounds(splits: Mapping[str, Any], source: Path) -> None:
     from datasets import Audio
 
     for split, rows in splits.items():
-        if AUDIO not in rows.column_names:
-            has = f"it has {rows.column_names}; data.columns says which one it is"
-            raise InputError(f"{source}: split {split} has no column {AUDIO!r}; {has}")
+        check_column(rows, AUDIO, f"{source}: split {split}", RENAMED)
         feature = rows.features[AUDIO]
         if isinstance(feature, Audio):
             continue

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings
-from merganser.evaluation.columns import check_complete, type_of
+from merganser.evaluation.columns import RENAMED, check_column, check_complete, type_of
 from merganser.evaluation.prepared import Prepared
 from merganser.models import Network, TakesTexts
 
@@ -55,9 +55,7 @@ class TextSettings(KindSettings):
 def check_texts(splits: Mapping[str, Any], source: Path) -> None:
     """Refuse a data set without a column `text` of strings."""
     for split, rows in splits.items():
-        if TEXT not in rows.column_names:
-            has = f"it has {rows.column_names}; data.columns says which one it is"
-            raise InputError(f"{source}: split {split} has no column {TEXT!r}; {has}")
+        check_column(rows, TEXT, f"{source}: split {split}", RENAMED)
         for column in _texts_of(rows):
             kind = type_of(rows.features[column])
             if kind not in ("string", "large_string"):

@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.inputs.layers import LayerSource, Learned
-from merganser.learning.settings import LearnerSettings
+from merganser.inputs.layers import LayerDeltas, LayerSource, Learned
+from merganser.learning.settings import BlockSettings, LearnerSettings
 
 Values = dict[str, Tensor]  # what is learned, by names of the learner's own
 
@@ -84,6 +84,18 @@ class Learner:
     def takes_steps(self) -> bool:
         """Tell whether it minimises a loss, step by step."""
         return issubclass(self.settings, LearnerSettings)
+
+
+@dataclass(frozen=True)
+class BlockLearner(Learner):
+    """A learner without steps: it merges a network's blocks one after another (`learning.block_merging`).
+
+    `merge` merges one linear map, given the Gram matrices `gram` of its inputs after the merged blocks before it. The
+    merged delta of each map that a forward pass applies is learned; all other parameters are averaged.
+    """
+
+    settings: type[BlockSettings]  # type: ignore[assignment] # it has no steps, so none of their settings
+    merge: Callable[[LayerDeltas, Any], Tensor] = lambda layer, _: layer.deltas.mean(dim=0)
 
 
 def learned_by(layers: LayerSource, name: str) -> Learned:

@@ -19,15 +19,12 @@ from merganser.checkpoints.tensors import Checkpoint, SafetensorsFile
 from merganser.checkpoints.views import in_file
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
-from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.setups import TaskSetup, open_setup
+from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.factors import fingerprint_of, parameter_file_name
-from merganser.inputs.heads import Head
 from merganser.inputs.layers import LayerDeltas, LayerSource, Side, Statistics
-from merganser.learning import Values
-from merganser.learning.by_blocks import BlockLearner, BlockSettings
-from merganser.learning.task_losses import share
-from merganser.models import DeviceName, Network
+from merganser.learning import BlockLearner, Values
+from merganser.learning.settings import BlockSettings
+from merganser.models import Network
 from merganser.operators.depth import block_of
 from merganser.operators.vectors import scaled_mean
 from merganser.outputs import remove_others
@@ -138,20 +135,6 @@ class BlockMerging:
         layer = self.layers.layer(name)
         assert isinstance(layer, LayerDeltas)
         return layer
-
-
-def open_setups(
-    family: str, folder: Path, data: Mapping[str, Prepared], heads: Mapping[str, Head], device: DeviceName
-) -> list[TaskSetup]:
-    """Build the tasks' networks without values: one for each number of outputs, with shared storage."""
-    networks = dict[int | None, Network]()
-    setups = []
-    for task, prepared in data.items():
-        others = list(networks.values())
-        setups.append(open_setup(family, folder, task, prepared, heads[task], networks, device))
-        if setups[-1].network not in others:
-            share(setups[-1].network, others)
-    return setups
 
 
 def block_name(name: str) -> str:

@@ -3,11 +3,8 @@
 Memory is that of a few models, whatever the number of tasks: merged weights are formed layer by layer, the gradient
 with respect to them is added up over the tasks' batches, and pulled back to the values layer by layer.
 
-One step of Adam (Kingma and Ba, ICLR 2015), as a pure function.
-
-The state of learning on disk: written whole, with a fingerprint of all that it follows from but the number of steps.
-
-A killed run goes on from the last state written, and so does one with more steps, to the bytes of an undisturbed run.
+The state on disk is written whole, with a fingerprint of all that it follows from but the number of steps. A killed run
+goes on from the last state, and so does one with more steps, to the bytes of an undisturbed run.
 """
 
 import json
@@ -52,7 +49,7 @@ def no_moments(values: Values) -> Moments:
 
 
 def adam(values: Values, gradients: Values, moments: Moments, lr: float) -> tuple[Values, Moments]:
-    """Return the values and moments after a step of Adam; values without a gradient do not change.
+    """Return values and moments after a step of Adam (Kingma and Ba, ICLR 2015); those without a gradient stay.
 
     >>> start = {"x": torch.tensor([1.0])}
     >>> adam(start, {"x": torch.tensor([-5.0])}, no_moments(start), 0.1)[0]["x"]

@@ -18,7 +18,7 @@ from torch.nn import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from merganser.errors import InputError, quoting
 from merganser.evaluation.setups import inputs_of
 from merganser.learning import Learner
-from merganser.learning.by_blocks import BlockSettings
+from merganser.learning.settings import BlockSettings
 from merganser.models import ClassifiesImages, Network
 from merganser.operators.drop import generator_of
 from merganser.statistics.sampling import Sample

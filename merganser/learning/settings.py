@@ -4,6 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
 
 class LearnerSettings(BaseModel):
     """The number of steps, the examples of each task per step, the step size of Adam, and the device.
@@ -11,7 +13,7 @@ class LearnerSettings(BaseModel):
     Every `every` steps the loss on the fixed examples is measured, and the state is written.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = STRICT
 
     apart: ClassVar[bool] = False  # whether each task has values and a model of its own, in place of one for all
 
@@ -19,6 +21,15 @@ class LearnerSettings(BaseModel):
     lr: Annotated[float, Field(gt=0)] = 1e-3
     batch_size: Annotated[int, Field(ge=1)] = 16
     every: Annotated[int, Field(ge=1)] = 10
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+class BlockSettings(BaseModel):
+    """The number of examples of each task that a learner without steps runs, and the device."""
+
+    model_config = STRICT
+
+    examples: Annotated[int, Field(ge=1)] = 256
     device: Literal["cpu", "cuda"] = "cpu"
 
 

@@ -106,17 +106,10 @@ def _perturbed(task: str, joint: Tensor, own: Factors, distances: Tensor, shape:
 def tsv(shape: Sequence[int], factors: Sequence[Factors]) -> Bound | None:
     """Bound the change by orthogonalising the tasks' leading vectors, by that of all their vectors.
 
-
-
-    [U_1 .. U_T] cut to K columns each - its polar factor
-
-    <=
-
-    [U_1 .. U_T] - its polar factor
-
-    = sqrt(R) (sqrt(T) - 1) in Frobenius norms, for T > 4 and K <= R (T - 2 sqrt(T)) / T (TSV, theorem 6.1 and
-    appendix C.3). The theorem is about square U_t, so the side of the matrix with R rows is taken. K is what TSV-M
-    keeps, R // T, or less if the theorem asks for less. None if R < T.
+    ||[U_1 .. U_T] cut to K columns each - its polar factor|| <= ||[U_1 .. U_T] - its polar factor|| = sqrt(R)
+    (sqrt(T) - 1) in Frobenius norms, for T > 4 and K <= R (T - 2 sqrt(T)) / T (TSV, theorem 6.1 and appendix C.3). The
+    theorem is about square U_t, so the side of the matrix with R rows is taken. K is what TSV-M keeps, R // T, or less
+    if the theorem asks for less. None if R < T.
     """
     count, size = len(factors), min(shape)
     most = floor(size * (count - 2 * sqrt(count)) / count)
@@ -146,11 +139,7 @@ def procrustes_error(vectors: Sequence[Tensor]) -> float:
 
 
 def star(tasks: Sequence[str], factors: Sequence[Factors]) -> dict[str, Bound | None]:
-    """Bound the effect of a task's delta B on inputs x of another task A:
-
-    B x
-
-    <= r_B beta sqrt(r_A).
+    """Bound the effect of a task's delta B on inputs x of another task A: ||B x|| <= r_B beta sqrt(r_A).
 
     x = sum_j alpha_j v_j of A's right singular vectors, beta the largest sigma_i(B) |alpha_j| (the survey's
     appendix on STAR). Here x is the part in A's row space of the direction that B stretches most. It is taken for

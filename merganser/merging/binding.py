@@ -13,7 +13,7 @@ it, value by value.
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from fnmatch import translate
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -34,6 +34,7 @@ from merganser.inputs.layers import (
     weighted,
 )
 from merganser.inputs.pieces import ByParameter
+from merganser.merging.devices import each_tensor
 from merganser.operators.coefficients import check_maps, task_weights
 from merganser.overlays.parts import Parts
 
@@ -229,15 +230,6 @@ def _on_copies(function: Callable[..., Any], **own: Any) -> Callable[[Any], Any]
     return merge
 
 
-def _copied(value: Any) -> Any:
+def _copied(layer: Layer) -> Layer:
     """Return a copy of a layer whose tensors can be changed in place."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, Mapping):
-        return {name: _copied(each) for name, each in value.items()}
-    if isinstance(value, tuple):
-        parts = map(_copied, value)
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{part.name: _copied(getattr(value, part.name)) for part in fields(value)})
-    return value
+    return each_tensor(layer, Tensor.clone)

@@ -220,12 +220,9 @@ def _licences(origins: Mapping[str, ModelOrigin]) -> list[str]:
         return []
     rows = [(model, _code(", ".join(each))) for model, each in licences.items()]
     said = "As the models' own cards give them, or the licence files beside them."
-    warned = [f"Before it is passed on:\n\n{lines}"] if (lines := _warned(origins)) else []
+    lines = "\n".join(f"- {_code(line)}" for line in licence_warnings(origins))
+    warned = [f"Before it is passed on:\n\n{lines}"] if lines else []
     return ["## Licences", said, _table(("model", "licence"), rows), *warned]
-
-
-def _warned(origins: Mapping[str, ModelOrigin]) -> str:
-    return "\n".join(f"- {_code(line)}" for line in licence_warnings(origins))
 
 
 def _files(method: Method) -> str:

@@ -6,7 +6,7 @@ the method's own memory and the result on its way back. Large parameters are div
 the method allows it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -72,7 +72,7 @@ def each_tensor(value: R, change: Callable[[Tensor], Tensor]) -> R:
         after = change(value)
     elif is_dataclass(value) and not isinstance(value, type):
         after = replace(value, **{f.name: each_tensor(getattr(value, f.name), change) for f in fields(value) if f.init})
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         after = {key: each_tensor(each, change) for key, each in value.items()}
     elif isinstance(value, tuple) and hasattr(value, "_make"):
         after = cast(Any, value)._make(each_tensor(each, change) for each in value)

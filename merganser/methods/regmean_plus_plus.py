@@ -7,8 +7,8 @@ from pydantic import Field
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.learning import learned_by
-from merganser.learning.by_blocks import BlockLearner, BlockSettings
+from merganser.learning import BlockLearner, learned_by
+from merganser.learning.settings import BlockSettings
 from merganser.merging.method import method
 from merganser.methods.regmean import nearest_map, shrunk
 from merganser.operators.vectors import scaled_mean

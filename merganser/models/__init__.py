@@ -3,7 +3,7 @@
 A family is a module of `merganser/models/families/` with what the protocol `Family` lists, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
 `ClassifiesImages`, `NamesInputs`, `TakesSounds`, `TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its
-blocks a base, `blocks.WithBlocks`), asked for by `isinstance`.
+blocks a base class, `linear_maps.WithBlocks`), asked for by `isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
 
@@ -22,7 +22,6 @@ from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Side
 from merganser.models import families
-from merganser.models.defined import checking
 from merganser.plugins import FAMILIES, constants, load, module_names, own_configurations
 
 DeviceName = Literal["cpu", "cuda"]
@@ -245,10 +244,8 @@ def has_ability(family: str, ability: type) -> bool:
 def text_family_of(folder: Path) -> str:
     """Return the family that embeds texts with the model in a folder; raise InputError if none does."""
     checkpoint, reasons = open_checkpoint(folder), []
-    own = own_configurations()
-    for name in sorted(
-        families_with(EmbedsTexts), key=own.__contains__
-    ):  # those of transformers first: they compare names
+    # those of transformers first: they compare names
+    for name in sorted(families_with(EmbedsTexts), key=own_configurations().__contains__):
         try:
             get_family(name).check(folder, checkpoint)
         except InputError as error:
@@ -274,8 +271,43 @@ def open_network(
     `outputs`: the classes of a task's own head, 1 for regression; None for the language model or the dual encoder.
     """
     network = get_family(family).open_network(folder, outputs=outputs, device=device, precision=precision)
-    network.logits = checking(network.logits, outputs, family)  # type: ignore[assignment, method-assign]
+    network.logits = _checking(network.logits, outputs, family)  # type: ignore[assignment, method-assign]
     return network
+
+
+def defined(outputs: Tensor) -> Tensor:
+    """Return outputs (..., C); raise InputError for a row without a finite largest value. Others may be -inf."""
+    if not outputs.amax(dim=-1).isfinite().all():
+        reason = "the model's outputs are not finite (NaN or infinite), so no score can be computed"
+        raise InputError(f"{reason}; set evaluation.precision to float32, or change or remove the entry")
+    return outputs
+
+
+def _checking(logits: Callable[[Inputs], Tensor], outputs: int | None, family: str) -> Callable[[Inputs], Tensor]:
+    """Return a network's `logits` that raises InputError for scores that are not finite, or of another head's shape.
+
+    `outputs`: of the task's own head; None where it is not built with one.
+    """
+
+    def checked(inputs: Inputs) -> Tensor:
+        scores = logits(inputs)
+        if scores.dim() < 2 or outputs not in (None, scores.shape[-1]):
+            expected = f"(examples, {'classes' if outputs is None else outputs})"
+            raise InputError(
+                f"merganser/models/families/{family}.py: logits has the shape {tuple(scores.shape)}, "
+                f"not {expected}: correct it"
+            )
+        return defined(scores)
+
+    return checked
+
+
+def usable_device(device: DeviceName, place: str) -> DeviceName:
+    """Return an available device; raise InputError naming the place in params.yaml that declares a missing GPU."""
+    if device == "cuda" and not torch.cuda.is_available():
+        remedy = "run it where torch.cuda.is_available() says True, or set it to cpu"
+        raise InputError(f"{place}: cuda, and this stage sees no usable GPU; {remedy}")
+    return device
 
 
 def embed_classes(family: str, base: Path, classes: Mapping[str, Sequence[str]]) -> dict[str, Tensor]:

@@ -31,8 +31,8 @@ LARGEST = 2**25  # bytes: a tokenizer's configuration lists its added tokens
 Make = Callable[..., Any]  # of a configuration and a dtype, a module
 
 
-def read_family_config(family: str, folder: Path) -> Any:
-    """Read a folder's configuration.
+def read_family_config(family: str, folder: Path, outputs: int | None = None) -> Any:
+    """Read a folder's configuration; `outputs`: those of its model's head, by default as the configuration says.
 
     Raises InputError if there is none, if it needs foreign code, or, naming the right family, if it is of another
     family.
@@ -50,6 +50,8 @@ def read_family_config(family: str, folder: Path) -> Any:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if config.model_type not in get_family(family).MODEL_TYPES:
         raise InputError(f"{folder}: {config.model_type} is not of the family {family}; {_hint(config.model_type)}")
+    if outputs is not None:
+        config.num_labels = outputs
     return config
 
 

@@ -52,16 +52,6 @@ class DualEncoder(NamedModule, WithBlocks, ABC):
         """
         return self._scored(self.with_parameters(parameters, lambda: self._features(inputs)))
 
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Return the class logits: (B, C)."""
-        return self._scored(self._features(inputs))
-
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the unit embeddings of images (B, D)."""
-        return self._features(inputs)
-
     def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Build the class head (C, D) from each class's prompts, times the scale."""
         self._head = class_head(prompts, self._text, self.embed, self.module.logit_scale)
@@ -80,9 +70,8 @@ class DualEncoder(NamedModule, WithBlocks, ABC):
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the unit embedding of each of N texts (N, D)."""
 
-    @abstractmethod
-    def _features(self, inputs: Inputs) -> Tensor:
-        """Return the unit embeddings of images (B, D)."""
+    def _run(self, inputs: Inputs) -> Tensor:
+        return self._scored(self._features(inputs))
 
     def _scored(self, features: Tensor) -> Tensor:
         """Return the class logits (B, C) of features (B, D), before they are changed."""

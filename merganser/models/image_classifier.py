@@ -1,13 +1,12 @@
 """Networks of pictures with a head of the task's own. Shape legend: B pictures, C classes, D features."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import Linear
 
 from merganser.errors import InputError
 from merganser.models import Change, Inputs
@@ -27,7 +26,8 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         super().__init__(module, naming)
         self.folder, self.heads = folder, tuple(f"{name}." for name in heads)
         parts = dict(module.named_modules())
-        self._heads = [part for name in heads if name in parts for part in _linear_in(parts[name])]
+        inside = [part for name in heads if name in parts for part in parts[name].modules()]
+        self._heads = [part for part in inside if isinstance(part, Linear)]
         if not self._heads:
             raise InputError(f"{folder}: {type(module).__name__} has no linear head called {' or '.join(heads[:2])}")
 
@@ -36,31 +36,15 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         own = (name for name, _ in self.module.named_parameters())
         return frozenset(self.stored_name(name) for name in own if name.startswith(self.heads))
 
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Return the class logits, for inference: (B, C)."""
-        return self._run(inputs)
-
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the head's inputs, for inference: (B, D); raise InputError for a network with two heads."""
-        seen: list[Tensor] = []
-        hook = self._only_head().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        try:
-            self._run(inputs)
-        finally:
-            hook.remove()
-        return seen[0]
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
-        return self.with_parameters(parameters, lambda: self._run(inputs))
-
     def changing(self, change: Change) -> AbstractContextManager[object]:
         """In the block, give the head the result of `change` on the features (B, D)."""
         return self._only_head().register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
 
+    def _features(self, inputs: Inputs) -> Tensor:
+        return self._passed(self._only_head(), inputs)[0]
+
     def _only_head(self) -> Linear:
+        """Return the head; raise InputError for a network with two."""
         if len(self._heads) > 1:
             what = "scores by two heads, which see different features"
             raise InputError(f"{self.folder}: {self.naming.architecture} {what}; no router and no surgery knows which")
@@ -74,7 +58,3 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         """Return all weights except the head's."""
         head = self.head_parameters()
         return {name: value for name, value in super()._weights().items() if self.stored_name(name) not in head}
-
-
-def _linear_in(head: Module) -> Collection[Linear]:
-    return [part for part in head.modules() if isinstance(part, Linear)]

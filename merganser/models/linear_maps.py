@@ -6,6 +6,7 @@ Shape legend: B examples, N tokens, D features.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
@@ -127,9 +128,8 @@ class WithBlocks:
         handles = [self.module.register_forward_pre_hook(begun, with_kwargs=True)]
         try:
             for block, maps in self._mlps().items():
-                added = _Added(block, blend, inputs)
-                for name, part in maps:
-                    handles.append(part.register_forward_hook(added.hook(name, first=name == maps[0][0])))
+                hook = _adding(block, maps[0][0], blend, inputs)
+                handles += [part.register_forward_hook(partial(hook, name)) for name, part in maps]
             yield
         finally:
             for handle in handles:
@@ -160,35 +160,34 @@ class WithBlocks:
         return next((first.removesuffix(end) for end in ends if first.endswith(end)), first)
 
 
-class _Added:
-    """The additions to one block, computed from the input of its MLP's first linear map.
+def _adding(
+    block: str, first: str, blend: Blend, inputs: Mapping[str, Tensor]
+) -> Callable[[str, Module, Any, Tensor], Tensor]:
+    """Return the forward hook of a block's linear maps, which adds what `blend` makes of the first one's input.
 
-    `inputs`: the network's own, if the whole network runs.
+    `first`: that map's name, as all are the hook's first argument. `inputs`: the network's own, if the whole network
+    runs.
     """
+    extra: Extra | None = None
 
-    def __init__(self, block: str, blend: Blend, inputs: Mapping[str, Tensor]) -> None:
-        self.block, self.blend, self.inputs = block, blend, inputs
-        self.extra: Callable[[str, Tensor], Tensor | None] | None = None
+    def hook(name: str, _: Module, args: Any, output: Tensor) -> Tensor:
+        nonlocal extra
+        rows = args[0].reshape(len(args[0]), -1, args[0].shape[-1])  # a grid's places are tokens too
+        if name == first:
+            extra = blend(block, rows, _tokens(block, rows, inputs))
+        assert extra is not None
+        more = extra(name, rows)
+        return output if more is None else output + more.to(output.dtype).view(output.shape)
 
-    def hook(self, name: str, first: bool) -> Callable[[Module, Any, Tensor], Tensor]:
-        """Return the forward hook of one linear map."""
+    return hook
 
-        def hook(_: Module, args: Any, output: Tensor) -> Tensor:
-            rows = args[0].reshape(len(args[0]), -1, args[0].shape[-1])  # a grid's places are tokens too
-            if first:
-                self.extra = self.blend(self.block, rows, self._tokens(rows))
-            assert self.extra is not None
-            more = self.extra(name, rows)
-            return output if more is None else output + more.to(output.dtype).view(output.shape)
 
-        return hook
-
-    def _tokens(self, rows: Tensor) -> Tensor:
-        """Mark each example's tokens without padding, which some networks append: (B, N)."""
-        whole, mask = torch.ones(rows.shape[:2], device=rows.device), self.inputs.get("attention_mask")
-        examples = next((len(each) for each in self.inputs.values() if isinstance(each, Tensor)), len(rows))
-        if len(rows) != examples or (mask is not None and mask.shape[1] > rows.shape[1]):
-            tokens = f"{len(rows)} x {rows.shape[1]} tokens of {examples} examples"
-            fix = "no example is routed by its own tokens; learned.*.learner: choose another"
-            raise InputError(f"{self.block}: its MLP is applied to {tokens}, so {fix}")
-        return whole if mask is None else pad(mask.to(whole), (0, rows.shape[1] - mask.shape[1]))
+def _tokens(block: str, rows: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Mark each example's tokens without padding, which some networks append: (B, N)."""
+    whole, mask = torch.ones(rows.shape[:2], device=rows.device), inputs.get("attention_mask")
+    examples = next((len(each) for each in inputs.values() if isinstance(each, Tensor)), len(rows))
+    if len(rows) != examples or (mask is not None and mask.shape[1] > rows.shape[1]):
+        tokens = f"{len(rows)} x {rows.shape[1]} tokens of {examples} examples"
+        fix = "no example is routed by its own tokens; learned.*.learner: choose another"
+        raise InputError(f"{block}: its MLP is applied to {tokens}, so {fix}")
+    return whole if mask is None else pad(mask.to(whole), (0, rows.shape[1] - mask.shape[1]))

@@ -1,6 +1,7 @@
 """A module that loads parameters by checkpoints' names, and keeps tied parameters tied.
 
-A checkpoint may leave out tied parameters, or hold only one of their names. Shape legend: N rows.
+A checkpoint may leave out tied parameters, or hold only one of their names. Shape legend: B examples, C classes, D
+features, N rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ Maps = dict[str, tuple[Tensor, Side]]  # the weights of linear maps, with the si
 
 
 class NamedModule:
-    """A module with the names of the last loaded checkpoint."""
+    """A module with the names of the last loaded checkpoint; subclasses say how a batch runs."""
 
     reads = "*"  # the pattern of the parameters that a forward pass reads
 
@@ -87,6 +88,42 @@ class NamedModule:
         with self._watcher.using({name: parameters[name] for name in self.linear_maps() if name in parameters}):
             return functional_call(_Run(self.module, run), given, ())
 
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Return the logits of every class, or of every next token, for inference: (B, C)."""
+        return self._batched(self._run, inputs)
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return the head's inputs, for inference: (B, D)."""
+        return self._batched(self._features, inputs)
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
+        return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
+
+    def _batched(self, run: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
+        """Run a batch (B, ...), in parts if its examples change each other's results."""
+        return run(inputs)
+
+    def _run(self, inputs: Inputs) -> Tensor:
+        """Return a batch's logits (B, C)."""
+        raise NotImplementedError
+
+    def _features(self, inputs: Inputs) -> Tensor:
+        """Return a batch's features (B, D)."""
+        raise NotImplementedError
+
+    def _passed(self, part: Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Run a batch; return the input and the output of a part of the module, in its first call."""
+        seen: list[tuple[Tensor, Tensor]] = []
+        hook = part.register_forward_hook(lambda _, args, output: seen.append((args[0], output)))
+        try:
+            self._run(inputs)
+        finally:
+            hook.remove()
+        return seen[0]
+
     def _own(self, parameters: Inputs) -> dict[str, Tensor]:
         """Return parameters by the module's own names; stacked ones keep the parts that are not given."""
         own, gathered = dict[str, Tensor](), dict[str, dict[str, Tensor]]()
@@ -125,11 +162,12 @@ class NamedModule:
 
     def _known_maps(self) -> Maps:
         if self._maps is None:
-            matrices = {
-                n: value for n, value in self._weights().items() if parameter_kind(n, value[0].shape, RULES) == "matrix"
-            }
             made = {own for own, stored in self._stored.items() if self.naming.made_of_parts(stored[0])}
-            self._maps = {self.stored_name(name): value for name, value in matrices.items() if name not in made}
+            self._maps = {
+                self.stored_name(name): value
+                for name, value in self._weights().items()
+                if name not in made and parameter_kind(name, value[0].shape, RULES) == "matrix"
+            }
         return self._maps
 
     def _weights(self) -> Maps:
@@ -139,14 +177,13 @@ class NamedModule:
         """
         from transformers.pytorch_utils import Conv1D  # takes a second, which a network that has none saves
 
-        parts = {f"{name}.weight": part for name, part in self.module.named_modules()}
-        read = {name: part for name, part in parts.items() if fnmatchcase(name, self.reads)}
-        side: dict[type, Side] = {Conv1D: "rows", Linear: "columns", Conv2d: "columns"}
-        kinds = {
-            name: next((side[kind] for kind in side if isinstance(part, kind)), None) for name, part in read.items()
-        }
-        whole = {name for name, part in read.items() if getattr(part, "groups", 1) == 1}
-        return {name: (read[name].weight, kind) for name, kind in kinds.items() if kind and name in whole}
+        sides: dict[type, Side] = {Conv1D: "rows", Linear: "columns", Conv2d: "columns"}
+        weights: Maps = {}
+        for name, part in self.module.named_modules():
+            side = next((sides[kind] for kind in sides if isinstance(part, kind)), None)
+            if side and fnmatchcase(f"{name}.weight", self.reads) and getattr(part, "groups", 1) == 1:
+                weights[f"{name}.weight"] = (part.weight, side)
+        return weights
 
 
 def _noting(parameters: Iterable[tuple[str, Tensor]], shapes: dict[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:

@@ -1,13 +1,9 @@
 """Which parameter of a module a checkpoint means by a name.
 
 A checkpoint may leave out or add the prefix of the inner model, spell LayerNorm as TensorFlow did, and hold what the
-module does without: buffers that are computed today, heads of the pretraining. What transformers renames, stacks or
-splits on loading, it does here.
-
-Load the tensors of a checkpoint as transformers does: renamed, stacked, fused or split by its own conversion.
-
-A Mixtral on disk has each expert's three matrices; the module has two parameters with all experts of a layer. Patterns
-and operations are those that `from_pretrained` takes, of the transformers that is installed.
+module does without: buffers that are computed today, heads of the pretraining. Its tensors are renamed, stacked, fused
+or split by the installed transformers' own conversion, as by `from_pretrained`: a Mixtral on disk has each expert's
+three matrices, the module two parameters with all experts of a layer.
 """
 
 import re

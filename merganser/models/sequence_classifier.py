@@ -1,5 +1,6 @@
 """Language models with a task's own head over one or two texts. Shape legend: B texts, C classes, D features."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,11 +13,12 @@ from transformers import AutoModelForSequenceClassification
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
-from merganser.models import Change, DeviceName, Inputs, Precision
-from merganser.models.configurations import build
+from merganser.models import Change, Inputs
+from merganser.models.configurations import Make, check_parameter_names, read_family_config
 from merganser.models.naming import HEAD_NAMES, naming_of
 from merganser.models.texts import TextModule, ready
 
+CLASSIFIER = AutoModelForSequenceClassification.from_config
 # The last one is of XLM, whose head is a part of what summarises the text; XLNet has one after that.
 HEADS = ("classifier", "score", "classification_head", "logits_proj", "sequence_summary.summary")
 
@@ -30,19 +32,8 @@ class SequenceClassifier(TextModule):
         if not any(name in HEADS for name, _ in module.named_modules()):
             raise InputError(f"{folder}: {type(module).__name__} has no head called {', '.join(HEADS[:3])}")
 
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the head's inputs, for inference: (B, D)."""
-        return self._batched(self._features, inputs)
-
     def _features(self, inputs: Inputs) -> Tensor:
-        seen: list[tuple[Tensor, Tensor]] = []
-        hook = self._head().register_forward_hook(lambda _, args, output: seen.append((args[0], output)))
-        try:
-            self._run(inputs)
-        finally:
-            hook.remove()
-        states, scores = seen[0]
+        states, scores = self._passed(self._head(), inputs)
         if states.dim() == 2:
             return states
         return states[:, 0] if scores.dim() == 2 else self._last(states, inputs)
@@ -66,13 +57,15 @@ class SequenceClassifier(TextModule):
         return states[torch.arange(len(states), device=self.device), places.argmax(dim=1)]
 
 
-def has_head(checkpoint: Checkpoint) -> bool:
-    """Tell whether a language model's checkpoint has a task's head."""
-    return any(fnmatchcase(name, pattern) for name in checkpoint.names for pattern in HEAD_NAMES)
+def check_writer_or_classifier(
+    family: str, make: Make, folder: Path, checkpoint: Checkpoint, words: Sequence[str], may_lack: Sequence[str] = ()
+) -> None:
+    """Refuse a checkpoint that is neither a language model of a family, which `make` builds, nor a classifier.
 
-
-def build_classifier(config: Any, folder: Path, outputs: int | None, device: DeviceName, precision: Precision) -> Any:
-    """Build a classifier with so many outputs, by default those in the configuration."""
-    if outputs is not None:
-        config.num_labels = outputs
-    return build(AutoModelForSequenceClassification.from_config, config, folder, device, precision)
+    `words`: the language model's output, which a classifier does without.
+    """
+    config = read_family_config(family, folder)
+    if any(fnmatchcase(name, pattern) for name in checkpoint.names for pattern in HEAD_NAMES):
+        check_parameter_names(CLASSIFIER, config, folder, checkpoint, left_out=words)
+    else:
+        check_parameter_names(make, config, folder, checkpoint, may_lack=may_lack)

@@ -5,7 +5,6 @@ outputs. This is measured on the loaded network, and such networks get smaller b
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -104,7 +103,7 @@ def positions_of(module: Module) -> int | None:
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without any, transformers makes one of no words
 
 
-class TextModule(NamedModule, ABC):
+class TextModule(NamedModule):
     """A module with the tokenizer of its folder; `_run` scores a batch."""
 
     _settings: GenerationConfig | None = None  # of a network that generates
@@ -157,19 +156,6 @@ class TextModule(NamedModule, ABC):
             raise InputError(f"{self.naming.where}: {has}; set data.max_length to {self.positions} or less")
         return dict(encoded)
 
-    def room(self, tokens: int) -> int | None:
-        """Return how many tokens the network can generate after a text of so many; None: any number."""
-        return self.positions
-
-    @torch.inference_mode()
-    def logits(self, inputs: Inputs) -> Tensor:
-        """Return the logits of every class, or of every next token, for inference: (B, C)."""
-        return self._batched(self._run, inputs)
-
-    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
-        return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
-
     def _batched(self, run: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
         """Run a batch (B, ...), in parts if padding or other texts change a text's logits."""
         if self.batching in ("padded", None):
@@ -179,10 +165,6 @@ class TextModule(NamedModule, ABC):
     def _probed(self, inputs: Inputs) -> Tensor:
         """Return outputs (B, ...) that show whether texts in a batch have the same logits as alone."""
         return self._run(inputs)
-
-    @abstractmethod
-    def _run(self, inputs: Inputs) -> Tensor:
-        """Score a batch (B, C)."""
 
 
 def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "right", **options: Any) -> Any:

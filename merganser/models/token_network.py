@@ -1,11 +1,10 @@
 """Encoders with a head for each token of a text. Shape legend: B texts, L tokens, C outputs of the head, D features."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import pad
@@ -16,7 +15,7 @@ from merganser.models.naming import naming_of
 from merganser.models.texts import MASK, TextModule, ready
 
 
-class TokenNetwork(TextModule):
+class TokenNetwork(TextModule, ABC):
     """An encoder that scores every token."""
 
     def __init__(self, module: Any, folder: Path, left_out: Sequence[str], heads: Sequence[str]) -> None:
@@ -30,19 +29,9 @@ class TokenNetwork(TextModule):
             what = "does not say where its tokens stand in a text; save one that has a tokenizer.json"
             raise InputError(f"{folder}: the tokenizer {type(self.tokenizer).__name__} {what}")
 
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the mean over a text's tokens of the head's inputs, for inference: (B, D)."""
-        return self._batched(self._features, inputs)
-
     def _features(self, inputs: Inputs) -> Tensor:
-        seen: list[Tensor] = []
-        hook = self._head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        try:
-            self._run(inputs)
-        finally:
-            hook.remove()
-        return _mean(_widened(seen[0], inputs), inputs)
+        """Return the mean over a text's tokens of the head's inputs: (B, D)."""
+        return _mean(_widened(self._passed(self._head, inputs)[0], inputs), inputs)
 
     def _run(self, inputs: Inputs) -> Tensor:
         return _widened(self._scores(self.module(**ready(inputs, self.device))), inputs)

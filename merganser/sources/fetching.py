@@ -14,8 +14,7 @@ from typing import Any
 
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError, did_you_mean
-from merganser.evaluation.data_sets import check_content, check_saved, load_saved
-from merganser.evaluation.documents import of_group
+from merganser.evaluation.data_sets import check_content, check_saved, load_saved, of_group
 from merganser.hashes import sha256_of
 from merganser.limits import check_file, check_link, parse_json, read_small
 from merganser.sources.guarded import data_set_cache, hub_cache, in_hub_cache

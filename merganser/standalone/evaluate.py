@@ -14,7 +14,7 @@ from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import read_params
 from merganser.config.mistakes import MistakesError, mistakes_in
-from merganser.config.params import declared
+from merganser.config.params import Evaluation, declared
 from merganser.config.recipes import RECIPE, path_of, read_recipe
 from merganser.config.sections import UNMEASURED, DeviceName, Task
 from merganser.config.tasks import kind_mistakes
@@ -24,8 +24,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score
 from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.heads import NO_HEAD, Head, read_head, write_head
-from merganser.models import Precision, get_family, open_network
-from merganser.models.device import usable
+from merganser.models import Precision, get_family, open_network, usable_device
 from merganser.overlays import open_overlays
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
 from merganser.sources.pointers import read_pointer
@@ -68,7 +67,8 @@ def evaluate_model(model: Path, about: Declared) -> Score:
     """Score a model's folder on a task: fetch and prepare its data in a temporary folder, then run the stage's code."""
     check_model(model)
     task = about.task
-    if mistakes := kind_mistakes(("tasks", about.name), task, about.family):
+    how = {"batch_size": about.batch_size, "device": about.device, "precision": about.precision}
+    if mistakes := [*mistakes_in(how, Evaluation), *kind_mistakes(("tasks", about.name), task, about.family)]:
         raise MistakesError(mistakes)
     get_family(about.family).check(model, open_checkpoint(model))
     if task.kind == UNMEASURED:
@@ -78,7 +78,7 @@ def evaluate_model(model: Path, about: Declared) -> Score:
         parts = ", ".join(overlays.tasks)
         raise InputError(f"{model}: keeps a part per task, of {parts}; say by name= which of them is wanted")
     evaluator = open_evaluator(task.kind, task.data.values, task.data.metric)
-    device = usable(about.device, "device")
+    device = usable_device(about.device, "device")
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
         data = Path(made) / "data"
         data.mkdir()

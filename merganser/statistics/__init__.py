@@ -19,7 +19,7 @@ from merganser.plugins import STATISTICS, load, module_names, places_of
 
 if TYPE_CHECKING:  # this module is part of all that lies beside it
     from merganser.inputs.statistics import StatisticsIndex
-    from merganser.statistics.setting import Setting
+    from merganser.statistics.sampling import Setting
 
 BUDGET = 2**32  # bytes of what a pass adds up; a constant, since memory that happens to be free must not decide
 

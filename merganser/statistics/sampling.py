@@ -1,17 +1,22 @@
-"""The examples of a statistic: drawn by seed and task, since the first ones may be of one class.
+"""The model and examples of a task's statistics: its own model or the base, and examples drawn by seed and task.
+
+The first examples may be of one class.
 
 Legend: B examples of a batch, C classes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.tensors import Checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.setups import inputs_of
+from merganser.evaluation.setups import TaskSetup, inputs_of
+from merganser.inputs.deltas import DeltaFile
+from merganser.inputs.task_models import own_model, own_parameter
 from merganser.models import Network
 from merganser.operators.drop import generator_of
 
@@ -60,3 +65,31 @@ def draw_label(logits: Tensor, sample: Sample, number: int) -> int:
     generator = generator_of(sample.seed, sample.task, f"label of {number}")
     drawn = torch.rand(1, generator=generator, dtype=torch.float64)
     return min(int(torch.searchsorted(shares, drawn * shares[-1], right=True)), len(shares) - 1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One task, its model and data. `of_base`: whether the base is measured too; `origin` identifies all inputs."""
+
+    task: str
+    seed: int
+    examples: int
+    of_base: bool
+    base: Checkpoint
+    deltas: DeltaFile
+    setup: TaskSetup
+    origin: str
+    budget: int  # bytes that one pass over the examples adds up
+
+    def load(self, deltas: DeltaFile | None) -> Sample:
+        """Load the task's own model, or the base with the task's head, and draw the examples."""
+        self.setup.load(own_model(self.base, deltas))
+        return draw(self.setup.prepared, self.examples, self.seed, self.task)
+
+    def parameter(self, deltas: DeltaFile | None, name: str) -> Tensor:
+        """Return a parameter of the task's own model, or of the base, on the network's device."""
+        return own_parameter(self.base, deltas, name).to(self.setup.network.device)
+
+    def score(self, parameters: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        """Return the class logits (B, C) of some examples, differentiable in the parameters."""
+        return self.setup.evaluator.class_logits(self.setup.network, self.setup.prepared, parameters, rows)

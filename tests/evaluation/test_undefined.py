@@ -16,8 +16,7 @@ from merganser.evaluation.evaluator import Evaluator, open_evaluator
 from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import score_of
-from merganser.models import Network, open_network
-from merganser.models.defined import defined
+from merganser.models import Network, defined, open_network
 from tests.evaluation.kinds.texts import sentences
 from tests.tiny_transformers import FAMILIES, noise, write_model
 

@@ -24,7 +24,7 @@ from merganser.inputs.layers import (
     Statistics,
     dense_layer,
 )
-from merganser.learning.by_blocks import BlockLearner
+from merganser.learning import BlockLearner
 from merganser.linalg.decompositions import Factors
 from merganser.merging.method import Method
 from merganser.operators.drop import generator_of

@@ -29,8 +29,8 @@ from merganser.learning.block_merging import (
     applied_maps,
     block_name,
     blocks_in_order,
-    open_setups,
 )
+from merganser.learning.task_losses import open_setups
 from merganser.methods.regmean_plus_plus import Settings, merged_map
 from merganser.models import TakesImages, TakesTexts, open_network
 from merganser.registry import get_learner

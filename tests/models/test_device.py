@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.models.device import copied_ahead, usable
+from merganser.evaluation.prepared import copied_ahead
+from merganser.models import usable_device
 from tests.gpu import every_gpu
 
 Gpu = Callable[[], AbstractContextManager[None]]
@@ -21,10 +22,10 @@ def batches(count: int) -> Iterator[dict[str, Tensor]]:
 
 
 def test_a_gpu_that_is_not_there_is_refused_by_the_place_that_declares_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert usable("cpu", "merge.device") == "cpu"
+    assert usable_device("cpu", "merge.device") == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=r"^evaluation\.device: cuda, and this stage sees no usable GPU"):
-        usable("cuda", "evaluation.device")
+        usable_device("cuda", "evaluation.device")
 
 
 def test_on_the_cpu_batches_are_given_as_they_are() -> None:

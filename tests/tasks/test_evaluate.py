@@ -171,6 +171,11 @@ def test_evaluate_from_python_refuses_mistakes_by_name(comparison: Path) -> None
         ("did you mean \"open_clip\"", {"data": data}, {"family": "openclip"}),
         ("keeps a part per task, of dark, light, red; say by name=", {"data": data}, {"family": "open_clip"}),
         (r"tasks\.task\.data\.template: unknown key", {"data": data | {"template": []}}, {"family": "open_clip"}),
+        ("no split ''; it has validation, test", "red", {"params": params, "split": ""}),
+        ("batch_size: Input should be greater than or equal to 1, got 0", "red", {"params": params, "batch_size": 0}),
+        ("batch_size: .*, got -1", "red", {"params": params, "batch_size": -1}),
+        ("device: Input should be 'cpu' or 'cuda', got 'gpu'", "red", {"params": params, "device": "gpu"}),
+        ("precision: .*, got 'int8'", "red", {"params": params, "precision": "int8"}),
         (r"tasks\.task\.data: missing", {"kind": "image_classification"}, {"family": "open_clip"}),
     ):  # fmt: skip
         with pytest.raises(InputError, match=said):

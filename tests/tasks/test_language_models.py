@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from merganser.config.headers import check_sources
 from merganser.config.params import Params
 from merganser.errors import InputError
-from merganser.evaluation.documents import of_group
+from merganser.evaluation.data_sets import of_group
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.harness import make_lm_eval_task, network_as_lm, samples_of
 from merganser.tasks import evaluate, extract, fetch, merge, prepare

@@ -60,3 +60,8 @@ def test_a_split_is_thinned_evenly_and_in_its_order() -> None:
     assert spread_rows(rows, 6) == [0, 2, 5, 6, 7, 11]
     assert Counter(labels[row] for row in spread_rows(rows, 6)) == {0: 4, 1: 1, 2: 1}
     assert spread_rows(Dataset.from_dict({"text": list("abcdef")}), 3) == [0, 2, 4]
+
+
+def test_examples_without_a_label_are_taken_too() -> None:
+    assert spread_rows(Dataset.from_dict({"label": [None, 1, None, 0, 1, 0]}), 3) == [0, 1, 3]
+    assert spread_rows(Dataset.from_dict({"label": [[1, None], [1, 0], [0]]}), 2) == [1, 2]

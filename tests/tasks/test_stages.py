@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from merganser.models.device import usable
+from merganser.models import usable_device
 from merganser.tasks.stages import STAGES
 from tests.tiny import ROOT
 
@@ -44,7 +44,7 @@ def opened(module: str, name: str, seen: set[tuple[str, str]]) -> Iterator[str]:
 def calls(tree: ast.AST) -> Iterator[ast.Call]:
     """Give the calls of what opens a device."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == usable.__name__:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == usable_device.__name__:
             yield node
 
 

@@ -13,8 +13,15 @@ from PIL import Image
 from torch import Tensor
 
 from merganser.at_run_time import running
-from merganser.at_run_time.additions.router import Router, check_scores, read_router, shares, write_router
-from merganser.at_run_time.mixtures import BUDGET, open_mixtures
+from merganser.at_run_time.additions.router import (
+    BUDGET,
+    Router,
+    check_scores,
+    open_mixtures,
+    read_router,
+    shares,
+    write_router,
+)
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.scoring import score_of
@@ -104,7 +111,7 @@ def test_many_mixtures_at_once_are_those_one_by_one(carried: Path, monkeypatch: 
     mixtures = open_mixtures(open_checkpoint(merged), OverlayFile(merged / FILE))
     weights = torch.rand(5, 3, generator=torch.Generator().manual_seed(0))
     together = list(mixtures.models(weights))
-    monkeypatch.setattr("merganser.at_run_time.mixtures.AT_ONCE", 2 * mixtures.size)
+    monkeypatch.setattr("merganser.at_run_time.additions.router.AT_ONCE", 2 * mixtures.size)
     for one, other in zip(mixtures.models(weights), together, strict=True):
         assert one.keys() == other.keys()
         for name, value in one.items():

@@ -1,23 +1,26 @@
 """A router of examples: it decides from the shared model's features how much of each task's part an example gets.
 
-Legend: N examples, B of them in a batch, T tasks, C classes, D features.
+Legend: N examples, B of them in a batch, T tasks, C classes, D features, G weighted sums of the tasks' parts.
 """
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from merganser.at_run_time import Counts, Running, Section
-from merganser.at_run_time.mixtures import Mixtures, open_mixtures
-from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.kinds import added
+from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.checkpoints.tensors import SafetensorsFile
+from merganser.checkpoints.views import in_file
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.inputs.heads import Head
@@ -26,13 +29,17 @@ from merganser.inputs.task_models import own_model
 from merganser.limits import parse_json
 from merganser.models import Generates, Inputs, Network
 from merganser.overlays import FILE as OVERLAYS
-from merganser.overlays import OverlayFile
+from merganser.overlays import LowRank, OverlayFile
 
 FILE = "router.safetensors"
 HOLDS = "how much of each task's part an input takes, by the features of `model.safetensors`"
 TRAINED: Section | None = "routers"
 TASK_GIVEN = False
 GRID = 100  # shares are multiples of one hundredth
+SIDES = {"u": 1, "s": 0, "vh": 0}  # of a low-rank part, and the dimension that counts its triples
+BUDGET = 2**30  # bytes that all tasks' parts, multiplied out, may take in memory
+AT_ONCE = 2**25  # bytes of the sums that are computed together
+Sums = Callable[[Tensor], Tensor]  # by the tasks' weights (G, T), in the file's order: a parameter (G, ...)
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,59 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
     network.load(head.put_on(own_model(shared, None)))
     mixed = MixedNetwork(network, router, open_mixtures(shared, overlays), overlays.tasks)
     yield Running(cast(Network, mixed), mixed.counts)
+
+
+@dataclass(frozen=True)
+class Mixtures:
+    """A shared model plus weighted sums of the tasks' parts, parameter by parameter."""
+
+    shared: Checkpoint
+    sums: dict[str, Sums]  # of the parameters that tasks have parts of
+    size: int  # of one sum of all, in bytes
+
+    def models(self, weights: Tensor) -> Iterator[dict[str, Tensor]]:
+        """Yield, for each row of weights (G, T), the changed parameters of the shared model."""
+        for rows in weights.float().split(max(1, AT_ONCE // self.size)):
+            sums = {name: summed(rows) for name, summed in self.sums.items()}
+            for row in range(len(rows)):
+                yield dict(in_file(self.shared, ((name, sum_of_rows[row]) for name, sum_of_rows in sums.items())))
+
+
+def open_mixtures(shared: Checkpoint, overlays: OverlayFile, budget: int = BUDGET) -> Mixtures:
+    """Read the parts of all tasks: multiplied out if all of them fit into the budget, else low-rank ones as factors.
+
+    Others that do not fit are read again for each sum.
+    """
+    size = 4 * sum(prod(shared.spec(name).shape) for name in overlays.parameters)
+    whole = len(overlays.tasks) * size <= budget
+    sums = {name: _sums_of(overlays, name, shared.read(name), whole) for name in overlays.parameters}
+    return Mixtures(shared, sums, max(1, size))
+
+
+def _sums_of(overlays: OverlayFile, name: str, start: Tensor, whole: bool) -> Sums:
+    """Return a function that adds weighted sums of a parameter's parts to the shared model's, with one rounding."""
+    shape, dtype, tasks = tuple(start.shape), start.dtype, overlays.tasks
+    if whole:
+        deltas = [overlays.delta(task, name, shape) for task in tasks]
+        stack = torch.stack([start.float(), *(torch.zeros(shape) if x is None else x for x in deltas)]).flatten(1)
+        return lambda weights: (pad(weights, (1, 0), value=1.0) @ stack).view(-1, *shape).to(dtype)
+    if overlays.kind(name) == LowRank.kind:
+        parts = [(task, part) for task, part in enumerate(overlays.low_rank(name)) if part is not None]
+        owners = torch.tensor([task for task, part in parts for _ in part.s])
+        u, s, vh = (torch.cat([getattr(part, side).float() for _, part in parts], dim) for side, dim in SIDES.items())
+        matrix = start.float().reshape(len(u), -1)
+        return lambda weights: (
+            torch.baddbmm(matrix, u * (s * weights[:, owners]).unsqueeze(1), vh.expand(len(weights), -1, -1))
+            .view(-1, *shape)
+            .to(dtype)
+        )
+
+    def read(weights: Tensor) -> Tensor:
+        named = [{task: share for task, share in zip(tasks, row, strict=True) if share} for row in weights.tolist()]
+        deltas = [overlays.mixture(shares, name, shape) for shares in named]
+        return torch.stack([start if delta is None else added(start, delta) for delta in deltas])
+
+    return read
 
 
 class MixedNetwork:

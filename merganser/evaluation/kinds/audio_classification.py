@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from merganser.evaluation import KindSettings, Names
-from merganser.evaluation.columns import check_labels, class_numbers, label_names
+from merganser.evaluation.columns import check_labels, class_numbers, class_outputs, label_names
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.kinds.image_classification import METRICS, scored_labels
+from merganser.evaluation.kinds.image_classifier import Settings as HeadSettings
 from merganser.evaluation.kinds.image_classifier import outputs
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.sounds import AUDIO, RATE, check_sounds, longest_sound, read_sounds
@@ -25,14 +25,12 @@ LABEL, LENGTH = "label", "length"
 __all__ = ["METRICS", "NEEDS", "TOKENS", "outputs"]
 
 
-class Settings(KindSettings):
+class Settings(HeadSettings):
     """The classes' names if not the data's own, and the numbers of the head's outputs that stand for no class.
 
     The other outputs, in their order, are the classes. Sounds longer than `max_seconds` are cut.
     """
 
-    classes: Annotated[Names, Field(min_length=2)] | None = None
-    masked: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     max_seconds: Annotated[float, Field(gt=0, le=600)] = 30
 
 
@@ -69,7 +67,7 @@ def class_logits(
 ) -> Tensor:
     """Return the class logits (B, C) of sounds with these parameters instead of the loaded ones; differentiable."""
     assert isinstance(network, TakesSounds)
-    return _of_classes(network.forward(parameters, prepared.rows(network.inputs(), rows)), settings)
+    return class_outputs(network.forward(parameters, prepared.rows(network.inputs(), rows)), settings.masked)
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
@@ -77,11 +75,6 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     assert isinstance(network, TakesSounds)
     order = prepared.array(LENGTH).argsort(descending=True, stable=True)
     batches = prepared.batches(network.inputs(), batch_size, order.tolist())
-    chosen = [_of_classes(network.logits(batch), settings).argmax(dim=1).cpu() for batch in batches]
+    chosen = [class_outputs(network.logits(batch), settings.masked).argmax(dim=1).cpu() for batch in batches]
     predictions = torch.cat(chosen)[order.argsort()]
     return compare_predictions(metric, predictions.numpy(), scored_labels(prepared))
-
-
-def _of_classes(logits: Tensor, settings: Settings) -> Tensor:
-    """Select the outputs that are classes."""
-    return logits[:, [number for number in range(logits.shape[1]) if number not in settings.masked]]

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from merganser.evaluation import KindSettings, Names
+from merganser.evaluation.columns import class_outputs
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.kinds.image_classification import (
     METRICS,
@@ -46,16 +47,11 @@ def class_logits(
     network: Network, prepared: Prepared, settings: Settings, parameters: Mapping[str, Tensor], rows: Sequence[int]
 ) -> Tensor:
     """Return the class logits (B, C) of pictures with these parameters instead of the loaded ones; differentiable."""
-    return _of_classes(network.forward(parameters, prepared.rows(["pixels"], rows)), settings)
+    return class_outputs(network.forward(parameters, prepared.rows(["pixels"], rows)), settings.masked)
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each picture with its label."""
     batches = prepared.batches(["pixels"], batch_size)
-    chosen = [_of_classes(network.logits(batch), settings).argmax(dim=1).cpu() for batch in batches]
+    chosen = [class_outputs(network.logits(batch), settings.masked).argmax(dim=1).cpu() for batch in batches]
     return compare_predictions(metric, torch.cat(chosen).numpy(), scored_labels(prepared))
-
-
-def _of_classes(logits: Tensor, settings: Settings) -> Tensor:
-    """Select the outputs that are classes."""
-    return logits[:, [number for number in range(logits.shape[1]) if number not in settings.masked]]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
-from merganser.evaluation.documents import DOCUMENT, MEMBER, to_json
+from merganser.evaluation.data_sets import DOCUMENT, MEMBER, to_json
 from merganser.evaluation.examples import Results
 from merganser.evaluation.harness import (
     DEFAULT_TYPE,

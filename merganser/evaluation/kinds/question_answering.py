@@ -15,8 +15,9 @@ from torch.nn.functional import pad
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings
-from merganser.evaluation.columns import WORDS, check_complete, type_of
+from merganser.evaluation.columns import RENAMED, WORDS, check_column, check_complete, type_of
 from merganser.evaluation.examples import Results, compare_texts
+from merganser.evaluation.kinds.regression import classes
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import pack, unpack
 from merganser.models import FindsAnswers, Network, TakesTexts
@@ -28,6 +29,8 @@ TOKENS = 384
 QUESTION, CONTEXT, ANSWERS = "question", "context", "answers"
 WINDOW, SPANS, OF = "window_", "window_spans", "window_of"
 NOTHING = -torch.inf
+
+__all__ = ["METRICS", "NEEDS", "TOKENS", "Settings", "classes"]
 
 
 class Settings(KindSettings):
@@ -47,9 +50,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
     """Refuse a data set without texts in `question` and `context`, or without lists of texts in `answers`."""
     for split, rows in splits.items():
         for column in (QUESTION, CONTEXT, ANSWERS):
-            if column not in rows.column_names:
-                has = f"it has {rows.column_names}; data.columns says which one it is"
-                raise InputError(f"{source}: split {split} has no column {column!r}; {has}")
+            check_column(rows, column, f"{source}: split {split}", RENAMED)
         for column in (QUESTION, CONTEXT):
             if (held := type_of(rows.features[column])) not in WORDS:
                 raise InputError(f"{source}: split {split}: the column {column!r} holds {held}, not texts")
@@ -63,11 +64,6 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 def columns(settings: Settings) -> Collection[str] | None:
     """Name the columns that are read."""
     return (QUESTION, CONTEXT, ANSWERS)
-
-
-def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
-    """Return none: an answer has no class."""
-    return []
 
 
 def outputs(classes: Sequence[str], settings: Settings) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation.columns import check_complete, type_of
+from merganser.evaluation.columns import check_column, check_complete, type_of
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
@@ -29,8 +29,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 
     check_texts(splits, source)
     for split, rows in splits.items():
-        if LABEL not in rows.column_names:
-            raise InputError(f"{source}: split {split} has no column {LABEL!r}; it has {rows.column_names}")
+        check_column(rows, LABEL, f"{source}: split {split}")
         feature = rows.features[LABEL]
         kind = "classes" if isinstance(feature, ClassLabel) else type_of(feature)
         if not kind.startswith(NUMBERS):

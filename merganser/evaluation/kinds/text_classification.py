@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import Names
-from merganser.evaluation.columns import WORDS, check_labels, class_numbers, label_names, type_of
+from merganser.evaluation.columns import WORDS, check_labels, class_numbers, class_outputs, label_names, type_of
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
@@ -85,24 +85,17 @@ def class_logits(
 ) -> Tensor:
     """Return the class logits of some texts with these parameters instead of the loaded ones."""
     assert isinstance(network, TakesTexts)
-    logits = network.forward(parameters, prepared.rows(network.tokenizer.model_input_names, rows))
-    return logits[:, _classes_of(logits, settings)]
+    inputs = prepared.rows(network.tokenizer.model_input_names, rows)
+    return class_outputs(network.forward(parameters, inputs), settings.masked)
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each example with its label."""
-    logits = logits_of(network, prepared, batch_size)
-    return compare_predictions(
-        metric, logits[:, _classes_of(logits, settings)].argmax(dim=1).numpy(), prepared.array(LABEL).numpy()
-    )
+    predictions = class_outputs(logits_of(network, prepared, batch_size), settings.masked).argmax(dim=1)
+    return compare_predictions(metric, predictions.numpy(), prepared.array(LABEL).numpy())
 
 
 def _numbers(labels: Sequence[Any], words: Sequence[str] | None) -> list[Any]:
     """Turn words into numbers; a word that stands for no class stays as it is."""
     number = {word: place for place, word in enumerate(words or ())}
     return [number.get(label, label) for label in labels]
-
-
-def _classes_of(logits: Tensor, settings: Settings) -> list[int]:
-    """Return the numbers of the outputs that are classes."""
-    return [number for number in range(logits.shape[1]) if number not in settings.masked]

@@ -18,14 +18,21 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Names, Text
-from merganser.evaluation.columns import NUMBERED, UNLABELLED, check_complete, check_order, class_numbers, type_of
+from merganser.evaluation.columns import (
+    NUMBERED,
+    UNLABELLED,
+    check_column,
+    check_complete,
+    check_order,
+    class_numbers,
+    type_of,
+)
 from merganser.evaluation.data_sets import opens_files
 from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import encode_texts, pack, run_by_length, unpack
-from merganser.models import Generates, Network, TakesTexts
-from merganser.models.defined import defined
+from merganser.models import Generates, Network, TakesTexts, defined
 
 METRICS = (
     *("exact_match", "accuracy", "matthews", "f1", "macro_f1", "spearman", "pearson", "pearson_spearman"),
@@ -90,12 +97,11 @@ def columns_of(prompt: str) -> list[str]:
 def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:
     """Refuse a data set without the prompt's columns or the right answers."""
     for split, rows in splits.items():
-        missing = [name for name in columns(settings) if name not in rows.column_names]
-        if missing:
-            raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
-        if media := [name for name in columns(settings) if opens_files(rows.features[name])]:
-            raise InputError(f"{source}: split {split}: the column {media[0]!r} does not hold texts")
         where = f"{source}: split {split}"
+        for name in columns(settings):
+            check_column(rows, name, where)
+        if media := [name for name in columns(settings) if opens_files(rows.features[name])]:
+            raise InputError(f"{where}: the column {media[0]!r} does not hold texts")
         for name in columns(settings):
             _check_type(name, rows.features[name], where)
         if settings.answers is not None:

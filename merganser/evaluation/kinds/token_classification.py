@@ -17,7 +17,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Names
-from merganser.evaluation.columns import WORDS, check_complete, check_order, class_numbers, type_of
+from merganser.evaluation.columns import (
+    RENAMED,
+    WORDS,
+    check_column,
+    check_complete,
+    check_order,
+    class_numbers,
+    type_of,
+)
 from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, run_by_length
@@ -49,9 +57,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
     names: dict[str, list[str]] = {}
     for split, rows in splits.items():
         for column in (COLUMN, LABEL):
-            if column not in rows.column_names:
-                has = f"it has {rows.column_names}; data.columns says which one it is"
-                raise InputError(f"{source}: split {split} has no column {column!r}; {has}")
+            check_column(rows, column, f"{source}: split {split}", RENAMED)
             if getattr(rows.features[column], "feature", None) is None:
                 raise InputError(f"{source}: split {split}: the column {column!r} is no list, one value a word")
         if (held := type_of(rows.features[COLUMN].feature)) not in WORDS:

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig
+from transformers import AutoModelForCausalLM
 from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.configurations import build, check_parameter_names, read_family_config
-from merganser.models.generation import answer_tokens, generated, greedy, log_likelihood, step_logits
+from merganser.models.configurations import build, read_family_config
+from merganser.models.generation import Writer, answer_tokens, log_likelihood
 from merganser.models.naming import HEAD_NAMES, naming_of
-from merganser.models.sequence_classifier import SequenceClassifier, build_classifier, has_head
-from merganser.models.texts import NEW_TOKENS, TextModule, in_groups, ordinary_tokens, ready
+from merganser.models.sequence_classifier import CLASSIFIER, SequenceClassifier, check_writer_or_classifier
+from merganser.models.texts import ready
 
 UNSUPPORTED = {
     "blt": "fails in transformers when it generates",
@@ -47,59 +47,26 @@ WORDS = ("lm_head.*",)  # a language model's output, which a classifier does wit
 MAKE = AutoModelForCausalLM.from_config
 
 
-class CausalNetwork(TextModule):
+class CausalNetwork(Writer):
     """A language model that continues texts, padded on the left."""
 
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
         super().__init__(module, folder, naming_of(module, folder, HEAD_NAMES), side="left")
-        self._settings: GenerationConfig = greedy(folder, module.config)
 
     def room(self, tokens: int) -> int | None:
         """Return how many tokens the network can generate after a text of so many; None: any number."""
         return None if self.positions is None else self.positions - tokens
 
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the state from which the next token is predicted (B, D)."""
-        return self._batched(self._features, inputs)
-
     def _features(self, inputs: Inputs) -> Tensor:
-        seen: list[Tensor] = []
-        hook = self.module.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        try:
-            self._run(inputs)
-        finally:
-            hook.remove()
-        return seen[0][:, -1]
+        """Return the state from which the next token is predicted (B, D)."""
+        return self._passed(self.module.get_output_embeddings(), inputs)[0][:, -1]
 
-    @torch.inference_mode()
-    def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
-        """Continue each text greedily; only new tokens are returned."""
-        if self.batching in ("padded", None):
-            return self._continued(inputs, max_new_tokens)
-        return in_groups(inputs, lambda batch: self._continued(batch, max_new_tokens), self.batching)
+    def _new(self, tokens: Tensor, batch: Inputs) -> Tensor:
+        return tokens[:, batch["input_ids"].shape[1] :]
 
-    def _continued(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
-        batch = ready(inputs, self.device)
-        tokens = generated(self.module, batch, self._settings, max_new_tokens)
-        new = tokens[:, batch["input_ids"].shape[1] :]
-        texts: list[str] = self.tokenizer.batch_decode(new, skip_special_tokens=True)
-        return texts
-
-    @torch.inference_mode()
-    def rank(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
-        """Return the log-likelihood of each option as the continuation of each text (B, options)."""
-        return self._batched(lambda batch: self._ranked(batch, options), inputs)
-
-    def _ranked(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
-        batch = ready(inputs, self.device)
+    def _ranked(self, batch: Inputs, options: Sequence[str]) -> Tensor:
         return torch.stack([self._likelihood(batch, option) for option in options], dim=1)
-
-    def _probed(self, inputs: Inputs) -> Tensor:
-        token = ordinary_tokens(self.tokenizer)[0]
-        steps = step_logits(self.module, ready(inputs, self.device), self._settings, token, NEW_TOKENS)
-        return torch.cat([self._run(inputs), steps], dim=1)
 
     def _likelihood(self, batch: Inputs, option: str) -> Tensor:
         tokens = torch.tensor([answer_tokens(self.tokenizer, option)], device=self.device)
@@ -128,17 +95,12 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> CausalNetwork | SequenceClassifier:
     """Build the language model that a folder describes, or a classifier with so many outputs, without weights."""
-    config = read_family_config("causal", folder)
+    config = read_family_config("causal", folder, outputs)
     if outputs is not None:
-        return SequenceClassifier(build_classifier(config, folder, outputs, device, precision), folder, WORDS)
+        return SequenceClassifier(build(CLASSIFIER, config, folder, device, precision), folder, WORDS)
     return CausalNetwork(build(MAKE, config, folder, device, precision), folder)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is not a decoder, or lacks a parameter of one, by its configuration and headers."""
-    config = read_family_config("causal", folder)
-    if has_head(checkpoint):
-        make = AutoModelForSequenceClassification.from_config
-        check_parameter_names(make, config, folder, checkpoint, left_out=WORDS)
-    else:
-        check_parameter_names(MAKE, config, folder, checkpoint, may_lack=WORDS)
+    check_writer_or_classifier("causal", MAKE, folder, checkpoint, WORDS, may_lack=WORDS)

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from transformers import AutoModelForSequenceClassification
 from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Precision
-from merganser.models.configurations import check_parameter_names, read_family_config
+from merganser.models.configurations import build, check_parameter_names, read_family_config
 from merganser.models.linear_maps import WithBlocks
-from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
+from merganser.models.sequence_classifier import CLASSIFIER, SequenceClassifier
 
 UNSUPPORTED = {
     "funnel": "fails in transformers on a text of fewer than five tokens",
@@ -44,13 +43,11 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> EncoderNetwork:
     """Build the classifier that a folder describes, without weights."""
-    config = read_family_config("encoder", folder)
-    return EncoderNetwork(build_classifier(config, folder, outputs, device, precision), folder, LEFT_OUT)
+    config = read_family_config("encoder", folder, outputs)
+    return EncoderNetwork(build(CLASSIFIER, config, folder, device, precision), folder, LEFT_OUT)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Refuse a checkpoint that is not an encoder, or lacks a parameter of one, by its configuration and headers."""
-    make = AutoModelForSequenceClassification.from_config
-    return check_parameter_names(
-        make, read_family_config("encoder", folder), folder, checkpoint, left_out=LEFT_OUT, may_lack=HEADS
-    )
+    config = read_family_config("encoder", folder)
+    return check_parameter_names(CLASSIFIER, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEADS)

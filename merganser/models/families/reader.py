@@ -36,11 +36,7 @@ class Reader(TokenNetwork):
     def encode_windows(
         self, questions: Sequence[str], contexts: Sequence[str], max_length: int, stride: int
     ) -> tuple[dict[str, Tensor], Tensor, list[int]]:
-        """Tokenise each question with its context, a long one in windows that share `stride` tokens.
-
-        Also returns each token's characters in the context (F, L, 2), from the first to before the second, -1
-        for other tokens; and the question of each of F windows.
-        """
+        """Tokenise each question with its context, a long one in windows, as `FindsAnswers` says."""
         cut = {"truncation": "only_second", "stride": stride, "return_overflowing_tokens": True}
         how = {"padding": True, "max_length": max_length, "return_offsets_mapping": True, "return_tensors": "pt"}
         with quoting(
@@ -61,13 +57,11 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> Reader:
     """Build the reader that a folder describes, without weights."""
-    config = read_family_config("reader", folder)
-    config.num_labels = 2
+    config = read_family_config("reader", folder, outputs=2)
     return Reader(build(MAKE, config, folder, device, precision), folder, LEFT_OUT, HEADS)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Refuse a checkpoint that is not such an encoder, or lacks a parameter of one, by configuration and headers."""
-    config = read_family_config("reader", folder)
-    config.num_labels = 2
+    config = read_family_config("reader", folder, outputs=2)
     return check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)

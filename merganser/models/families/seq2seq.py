@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM
 from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.configurations import build, check_parameter_names, read_family_config
-from merganser.models.generation import generated, greedy, log_likelihood, step_logits
+from merganser.models.configurations import build, read_family_config
+from merganser.models.generation import Writer, log_likelihood
 from merganser.models.naming import naming_of
-from merganser.models.sequence_classifier import SequenceClassifier, build_classifier, has_head
-from merganser.models.texts import NEW_TOKENS, TextModule, in_groups, ordinary_tokens, ready
+from merganser.models.sequence_classifier import CLASSIFIER, SequenceClassifier, check_writer_or_classifier
+from merganser.models.texts import ready
 
 UNSUPPORTED = {
     "audioflamingo3": "reads sound",
@@ -42,64 +42,32 @@ WORDS = ("lm_head.*", "final_logits_bias")  # a writer's output, which a classif
 MAKE = AutoModelForSeq2SeqLM.from_config
 
 
-class Seq2SeqNetwork(TextModule):
+class Seq2SeqNetwork(Writer):
     """A model that reads a text and generates another one."""
 
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
         super().__init__(module, folder, naming_of(module, folder))
-        self._settings: GenerationConfig = greedy(folder, module.config)
         self._start = self._settings.decoder_start_token_id
         if self._start is None:
             raise InputError(f"{folder}: config.json has no decoder_start_token_id, and every answer begins with it")
 
-    @torch.inference_mode()
-    def features(self, inputs: Inputs) -> Tensor:
-        """Return the decoder's state at the first token of the answer (B, D)."""
-        return self._batched(self._features, inputs)
-
     def _features(self, inputs: Inputs) -> Tensor:
+        """Return the decoder's state at the first token of the answer (B, D)."""
         batch = ready(inputs, self.device)
         answer = self.module(**batch, decoder_input_ids=self._starts(batch), output_hidden_states=True)
         states: Tensor = answer.decoder_hidden_states[-1]
         return states[:, 0]
 
-    @torch.inference_mode()
-    def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
-        """Answer each text greedily."""
-        if self.batching in ("padded", None):
-            return self._answered(inputs, max_new_tokens)
-        return in_groups(inputs, lambda batch: self._answered(batch, max_new_tokens), self.batching)
-
-    def _answered(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
-        tokens = generated(self.module, ready(inputs, self.device), self._settings, max_new_tokens)
-        texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return texts
-
-    @torch.inference_mode()
-    def rank(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
-        """Return the log-likelihood of each option as the whole answer to each text (B, options)."""
-        return self._batched(lambda batch: self._ranked(batch, options), inputs)
-
-    def _ranked(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
-        batch = ready(inputs, self.device)
+    def _ranked(self, batch: Inputs, options: Sequence[str]) -> Tensor:
         encoded = self.module.get_encoder()(**batch)
         return torch.stack([self._likelihood(batch, encoded, option) for option in options], dim=1)
-
-    def _probed(self, inputs: Inputs) -> Tensor:
-        token = ordinary_tokens(self.tokenizer)[0]
-        steps = step_logits(self.module, ready(inputs, self.device), self._settings, token, NEW_TOKENS)
-        return torch.cat([self._run(inputs), steps], dim=1)
 
     def _likelihood(self, batch: Inputs, encoded: Any, option: str) -> Tensor:
         tokens = self.tokenizer(text_target=option, return_tensors="pt").input_ids.to(self.device)
         answers = tokens.expand(len(batch["input_ids"]), -1)
         before = torch.cat([self._starts(batch), answers[:, :-1]], dim=1)
-        answer = self.module(
-            encoder_outputs=encoded,
-            attention_mask=batch["attention_mask"],
-            decoder_input_ids=before,
-        )
+        answer = self.module(encoder_outputs=encoded, attention_mask=batch["attention_mask"], decoder_input_ids=before)
         return log_likelihood(answer.logits, answers)
 
     def _run(self, inputs: Inputs) -> Tensor:
@@ -115,17 +83,12 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> Seq2SeqNetwork | SequenceClassifier:
     """Build the writer that a folder describes, or a classifier with so many outputs, without weights."""
-    config = read_family_config("seq2seq", folder)
+    config = read_family_config("seq2seq", folder, outputs)
     if outputs is not None:
-        return SequenceClassifier(build_classifier(config, folder, outputs, device, precision), folder, WORDS)
+        return SequenceClassifier(build(CLASSIFIER, config, folder, device, precision), folder, WORDS)
     return Seq2SeqNetwork(build(MAKE, config, folder, device, precision), folder)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint of another kind of model, or lacks a parameter, from its configuration and headers alone."""
-    config = read_family_config("seq2seq", folder)
-    if has_head(checkpoint):
-        make = AutoModelForSequenceClassification.from_config
-        check_parameter_names(make, config, folder, checkpoint, left_out=WORDS)
-    else:
-        check_parameter_names(MAKE, config, folder, checkpoint)
+    check_writer_or_classifier("seq2seq", MAKE, folder, checkpoint, WORDS)

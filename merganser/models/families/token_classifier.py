@@ -34,11 +34,7 @@ class WordClassifier(TokenNetwork):
     """An encoder with a head for each word's class, which is that of its first token."""
 
     def encode_words(self, texts: Sequence[Sequence[str]], max_length: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Tokenise texts that are split into words; longer ones are cut to `max_length` tokens.
-
-        Also returns the place of each word's first token (B, W): -1 for a word without one, and beyond the last
-        word.
-        """
+        """Tokenise texts that are split into words, and find each word's first token, as `ScoresWords` says."""
         rows = [list(words) for words in texts]
         how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
         encoded = self._splitting(rows, is_split_into_words=True, **how)
@@ -75,9 +71,7 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> WordClassifier:
     """Build the classifier of words that a folder describes, with so many outputs, without weights."""
-    config = read_family_config("token_classifier", folder)
-    if outputs is not None:
-        config.num_labels = outputs
+    config = read_family_config("token_classifier", folder, outputs)
     return WordClassifier(build(MAKE, config, folder, device, precision), folder, LEFT_OUT, HEADS)
 
 

@@ -35,9 +35,7 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> ImageClassifier:
     """Build the classifier that a folder describes, with so many outputs, without weights."""
-    config = read_family_config("vision", folder)
-    if outputs is not None:
-        config.num_labels = outputs
+    config = read_family_config("vision", folder, outputs)
     module = build(MAKE, config, folder, device, precision)
     return ImageClassifier(module, folder, naming_of(module, folder, LEFT_OUT), HEADS)
 

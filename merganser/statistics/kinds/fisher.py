@@ -20,8 +20,7 @@ from merganser.inputs.factors import parameter_file_name
 from merganser.inputs.statistics import StatisticsIndex
 from merganser.outputs import remove_others
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write_statistic
-from merganser.statistics.sampling import Sample, draw_label
-from merganser.statistics.setting import Setting
+from merganser.statistics.sampling import Sample, Setting, draw_label
 
 OF_BASE = True
 NEEDS_CLASSES = True

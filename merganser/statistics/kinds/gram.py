@@ -19,8 +19,7 @@ from merganser.models import Network
 from merganser.models.naming import name_tensors
 from merganser.outputs import remove_others
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write_statistic
-from merganser.statistics.sampling import Sample
-from merganser.statistics.setting import Setting
+from merganser.statistics.sampling import Sample, Setting
 
 GRAM = "gram"  # the folder of what is measured
 BATCH = 32

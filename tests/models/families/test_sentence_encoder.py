@@ -15,7 +15,7 @@ from merganser.config.inferring import family_of
 from merganser.errors import InputError
 from merganser.merging.cards import library_of
 from merganser.models import ChangesFeatures, EncodesSentences, get_family, has_ability, open_network
-from merganser.models.pooling import pooled
+from merganser.models.families.sentence_encoder import pooled
 from merganser.sources.counting import bytes_a_value
 from merganser.tasks.fetch import fetch_model
 from tests.sentence_encoders import CLASSES, PACKAGE, POOL, edit, embeddings_one_by_one, write_encoder, write_files

@@ -7,6 +7,7 @@ differences are reported with both values. Class names are compared too, since h
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,7 @@ def _is_head(name: str, dimensions: int, modules: Sequence[str]) -> bool:
 OPEN_CLIP = "open_clip_config.json"
 DEFAULTS = {"quick_gelu": False, "vision_cfg.head_width": 64, "text_cfg.heads": 8}  # open_clip's, of what decides
 TYPE = "model_type"
+FLOAT32_ROUNDING = 2**-23  # of a number, relative to it
 SHOWN = 5
 # The last part of a key. Parameters mean something else under another value of these: heads, positions, activations.
 DECIDING = re.compile(
@@ -241,7 +243,16 @@ def differing_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> di
     one, other = (dict(_values(config)) for config in (ours, theirs))
     keys = [key for key in {**one, **other} if not HARMLESS.fullmatch(_name(key))]
     pairs = {key: (one.get(key), other.get(key)) for key in keys}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    return {key: pair for key, pair in pairs.items() if not _are_equal(*pair)}
+
+
+def _are_equal(ours: Any, theirs: Any) -> bool:
+    """Compare two values; of real numbers one may be the other in float32, as GGUF files have them."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return isclose(ours, theirs, rel_tol=FLOAT32_ROUNDING)
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_are_equal, ours, theirs))
+    return bool(ours == theirs)
 
 
 def _values(config: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:

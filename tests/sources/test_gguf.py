@@ -54,6 +54,7 @@ def test_a_gguf_model_is_merged_with_others_and_named(tmp_path: Path) -> None:
     merged = load_file(tmp_path / "out/model.safetensors")
     assert all(torch.allclose(merged[name], value, atol=1e-6) for name, value in state.items())
     assert any(note.startswith("a: read by transformers from m.gguf, dequantised to float32") for note in notes)
+    assert not any("rms_norm_eps" in note for note in notes)  # the same number in float32
     recipe = read_recipe(tmp_path / "out" / RECIPE)
     assert recipe.models["a"].path == "../m.gguf"
     assert recipe.models["a"].sha256.keys() == {"m.gguf"}

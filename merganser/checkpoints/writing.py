@@ -125,7 +125,7 @@ def layout(
 
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?)?B?", re.IGNORECASE)
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) *([KMGT]I?)?B?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:

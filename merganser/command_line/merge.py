@@ -120,7 +120,8 @@ def merge(
             key = RECIPE_KEYS.get(option) or option.removeprefix("--").replace("-", "_")
             raise InputError(f"{option}: set `{key}` in {method} instead, or name a method")
         recipe, where = read_recipe(Path(method)), Path(method)
-        out = out or where.resolve().parent.with_name(f"{where.resolve().parent.name}-again")
+        merged = where.resolve().parent
+        out = out or merged.parent / f"{merged.name}-again"
     else:
         recipe, where = _recipe(method, given), Path("merge.yaml")
     if dry_run or as_json:

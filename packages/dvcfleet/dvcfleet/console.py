@@ -193,6 +193,28 @@ def show_unproven(stages: Sequence[str], console: Console) -> None:
         )
 
 
+def show_packages(endings: Iterable[Ending], console: Console) -> None:
+    """Print which packages have other versions on some of a cluster's nodes: results may differ by them."""
+    starts = [ending.outcome.start for ending in endings]
+    described = [(start.host, start.environment) for start in starts if start and start.environment]
+    nodes = {(host, frozenset([("Python", about["python"]), *about["packages"].items()])) for host, about in described}
+    if len(nodes) < 2:
+        return
+    hosts: dict[str, dict[str, list[str]]] = {name: {} for _, packages in nodes for name, _ in packages}
+    for host, packages in sorted(nodes, key=lambda node: node[0]):
+        own = dict(packages)
+        for name, by_version in hosts.items():
+            by_version.setdefault(own.get(name, "no version"), []).append(host)
+    several = [
+        f"{name} ({', '.join(f'{version} on {some(those)}' for version, those in by_version.items())})"
+        for name, by_version in sorted(hosts.items())
+        if len(by_version) > 1
+    ]
+    if several:
+        text = f"stages ran with different packages: {some(several)}; give all nodes the same environment"
+        console.print(text, style="yellow", markup=False)
+
+
 def exit_code(endings: Iterable[Ending]) -> int:
     """Return 0 if all stages succeeded, 2 if all failures are the user's mistakes, else 1."""
     bad = [ending for ending in endings if ending.result in _STYLES]

@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
-from dvcfleet.console import Progress, exit_code, show_orphans, show_plan, show_summary, show_unproven
+from dvcfleet.console import Progress, exit_code, show_orphans, show_packages, show_plan, show_summary, show_unproven
 from dvcfleet.crash_recovery import recovered_lock_files, sync
 from dvcfleet.dvc_adapter.internals import DVC
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
@@ -306,6 +306,7 @@ class RepositoryRun:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)
             show_unproven(told.ledger.unproven, self.console)
+            show_packages(run.endings.values(), self.console)
             self._is_summed_up = True
             if not received:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")

@@ -20,11 +20,11 @@ from merganser.report.formats import by_depth
 INDIVIDUAL = "individual"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MeanScore:
-    """The scores of one merge of a study on each task, and their mean."""
+    """The scores of one merge on each task, and their mean."""
 
-    by_task: Mapping[str, Score]
+    by_task: Mapping[str, Score]  # in the order of params.yaml
 
     @property
     def tasks(self) -> list[str]:
@@ -32,21 +32,20 @@ class MeanScore:
         return list(self.by_task)
 
     @property
-    def score(self) -> float:
-        """Return the mean over the tasks, a fraction."""
+    def mean(self) -> float:
+        """Return the mean of the tasks' values, a fraction."""
         return sum(values_of(self.by_task).values()) / len(self.by_task)
 
     @property
-    def stderr(self) -> float | None:
+    def error(self) -> float | None:
         """Return the standard error of the mean; None if a task's is not known."""
         return error_of_mean(errors_of(self.by_task))
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(MeanScore):
     """One entry's results. Values and rates are fractions; relative ones need an entry of method `individual`."""
 
-    by_task: Mapping[str, Score]  # in the order of params.yaml
     profile: Mapping[str, Any]  # of the merge: wall_s, cpu_s, peak_rss_bytes, amr, ...
     normalised: float | None = None
     normalised_error: float | None = None  # the standard error, the individual models' scores taken as they are
@@ -79,11 +78,6 @@ class Scores:
         return {task: score["metric"] for task, score in self.by_task.items()}
 
     @property
-    def mean(self) -> float:
-        """Return the mean of the tasks' values."""
-        return sum(self.values.values()) / len(self.by_task)
-
-    @property
     def known(self) -> float | None:
         """Return the mean over the tasks with known task labels, for an entry with a router; None for others."""
         return self._mean_of("known")
@@ -101,11 +95,6 @@ class Scores:
     def spread(self) -> float | None:
         """Return the standard deviation over the seeds of the mean over the tasks; None for one seed."""
         return spread_of(self.by_task)
-
-    @property
-    def error(self) -> float | None:
-        """Return the standard error of the mean; None if a task's is not known."""
-        return error_of_mean(errors_of(self.by_task))
 
 
 def spread_of(scores: Mapping[str, Score]) -> float | None:

@@ -19,7 +19,7 @@ from merganser.flows.evidence.kept_runs import SavedRun, saved_runs
 from merganser.flows.evidence.runs.diff import RunDiff
 from merganser.flows.evidence.runs.run import Run, read_run
 from merganser.measures.scores import error_of_mean
-from merganser.report.run_scores import PairedScore, score_files
+from merganser.report.run_scores import PairedScore, read_score
 
 FILE = Path(STATE_FOLDER, "history.jsonl")
 
@@ -83,9 +83,8 @@ def _point(saved: SavedRun, run: Run, before: Run | None) -> SavedPoint:
 
 def _means(run: Run) -> Iterator[tuple[str, tuple[float, float | None]]]:
     """Return each entry's mean over the tasks with scores."""
-    files = score_files(run.in_data)
     for entry in run.params.get("methods") or ():
-        scores_read = {task: files.metric(entry, task) for task in run.params.get("tasks") or ()}
+        scores_read = {task: read_score(run.in_data, entry, task) for task in run.params.get("tasks") or ()}
         scores = {task: score for task, score in scores_read.items() if "value" in score}
         if scores:
             mean = sum(score["value"] for score in scores.values()) / len(scores)

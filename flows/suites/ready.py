@@ -42,6 +42,8 @@ from merganser.sources.pointers import RepoType
 
 EXAMPLES, DVC_YAML = Path("examples"), "dvc.yaml"
 IGNORED = EXAMPLES / ".dvcignore"
+# What git ignores in a clone: the outputs of the examples' stages.
+_MADE_BY_RUNS = shutil.ignore_patterns("__pycache__", "datasets", "hub", "ratings", "dvc.lock")
 ROW = ("", "suite", "family", "tasks", "entries", "GPU", "download")
 MOST_TASKS = 8  # that are named in a row
 
@@ -82,17 +84,12 @@ def suite_row(suite: SuiteListing) -> tuple[str, ...]:
 
 
 def list_suites(root: Path) -> list[SuiteListing]:
-    """Read all suites, each as by `describe_suite`."""
-    here = _content(root / PARAMS)
-    return [_listing(root, name, here) for name in suite_names(root)]
-
-
-def describe_suite(root: Path, name: str) -> SuiteListing:
-    """Read a suite, and tell whether the root's params.yaml, or its grids, are the same.
+    """Read all suites, and tell for each whether the root's params.yaml, or its grids, are the same.
 
     Checks names, keys and types; `load_suite` also applies the methods' own checks of values.
     """
-    return _listing(root, name, _content(root / PARAMS))
+    here = _content(root / PARAMS)
+    return [_listing(root, name, here) for name in suite_names(root)]
 
 
 def _listing(root: Path, name: str, here: Any) -> SuiteListing:
@@ -263,15 +260,9 @@ def bring_examples(root: Path, params: Params) -> None:
         if (root / path).exists():
             continue
         if (shipped() / path).is_dir():
-            shutil.copytree(shipped() / path, root / path, ignore=_made_by_runs)
+            shutil.copytree(shipped() / path, root / path, ignore=_MADE_BY_RUNS)
         elif (shipped() / path).is_file():
             shutil.copyfile(shipped() / path, root / path)
-
-
-def _made_by_runs(folder: str, names: list[str]) -> set[str]:
-    """Leave out what git ignores in a clone: the outputs of the examples' stages."""
-    made = {"__pycache__", "datasets", "hub", "ratings", "dvc.lock"} & set(names)
-    return made
 
 
 def ignore_unused_examples(root: Path) -> None:

@@ -1,6 +1,6 @@
 """Scores and measures of a comparison, read from the stages' files: of each entry on each task, and of its merge."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -113,19 +113,14 @@ def errors_of(scores: Mapping[str, Score]) -> dict[str, float | None]:
     return {task: score["stderr"] for task, score in scores.items()}
 
 
-def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, Score]:
-    """Read an entry's score on each measured task, in their order; raise InputError if one is missing."""
-    return {task: cast(Score, read_json(metrics / entry / f"{task}.json")) for task in params.measured}
-
-
-def read_unseen(params: Params, entry: str, unseen: Path) -> dict[str, Score]:
-    """Read an entry's score on each unseen task, in their order; raise InputError if one is missing."""
-    return {task: cast(Score, read_json(unseen / entry / f"{task}.json")) for task in params.unseen}
+def read_metrics(tasks: Iterable[str], folder: Path) -> dict[str, Score]:
+    """Read an entry's score on each task, in their order; raise InputError if one is missing."""
+    return {task: cast(Score, read_json(folder / f"{task}.json")) for task in tasks}
 
 
 def read_scores(params: Params, metrics: Path, profiles: Path, unseen: Path | None = None) -> dict[str, Scores]:
     """Read every declared entry's results, in the order of params.yaml; `unseen`: the folder of unseen tasks."""
-    measured = {entry: read_metrics(params, entry, metrics) for entry in params.methods}
+    measured = {entry: read_metrics(params.measured, metrics / entry) for entry in params.methods}
     values = {entry: values_of(by_task) for entry, by_task in measured.items()}
     reference = individual_values(params, values)
     return {
@@ -135,7 +130,7 @@ def read_scores(params: Params, metrics: Path, profiles: Path, unseen: Path | No
             normalised=normalised_score(by_task, reference) if reference else None,
             normalised_error=error_of_mean(errors_of(measured[entry]), reference) if reference else None,
             drop_rate=score_drop_rate(by_task, reference) if reference else None,
-            unseen=read_unseen(params, entry, unseen) if unseen else {},
+            unseen=read_metrics(params.unseen, unseen / entry) if unseen else {},
         )
         for entry, by_task in values.items()
     }

@@ -29,10 +29,7 @@ def steps_writing(lineage: Lineage, path: Path) -> Iterator[LineageStep]:
 
 
 def compare_untrusted(name: Path, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return the findings of a comparison with computed results; if its inputs make it fail, that is a finding.
-
-    `name`: the folder that is compared.
-    """
+    """Return the findings of a check of the folder `name`; if its inputs make the check fail, that is a finding."""
     findings: list[Finding] = []
     try:
         findings.extend(check())

@@ -1,7 +1,4 @@
-"""Compare MLflow's records with receipts, metric files and the report, by the table of what `record` writes.
-
-Imports MLflow and torch, so import it late.
-"""
+"""Compare MLflow's records with receipts, metric files and the report. Imports MLflow and torch, so import it late."""
 
 import logging
 import os

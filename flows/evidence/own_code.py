@@ -21,10 +21,7 @@ class OwnCode:
     differing: tuple[str, ...]
 
     def compared(self, what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-        """Return a check's findings; if the code differs, one finding that it could not be compared.
-
-        If there are no findings, the difference in code does not matter.
-        """
+        """Return a check's findings; if there are any and the code differs, one that it could not be compared."""
         if not self.differing:
             return list(check())
         try:

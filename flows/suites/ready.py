@@ -49,10 +49,7 @@ MOST_TASKS = 8  # that are named in a row
 
 
 class SuiteCost(Strict):
-    """The expected cost of a suite: `about` in its file.
-
-    `download`: how much, in words; `gpu`: whether it is needed, saves days, or does not help.
-    """
+    """The expected cost of a suite: `about` in its file. `gpu`: whether it is needed, saves days, or does not help."""
 
     title: Text
     download: Text
@@ -163,10 +160,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
 
 
 def write_pointers(root: Path, params: Params) -> None:
-    """Write the pointer files of a params.yaml from the table of pointers; keep existing ones.
-
-    An existing file may be pinned or edited; a line says so if it differs from the table.
-    """
+    """Write missing pointer files from the table of pointers; name existing ones, maybe edited, that differ from it."""
     table = pointers(root)
     for path in (path for path in sources_of(params) if path in table):
         if not (root / path).exists():
@@ -176,10 +170,7 @@ def write_pointers(root: Path, params: Params) -> None:
 
 
 def write_figures(root: Path, params: Params) -> None:
-    """Write the file of published figures of a params.yaml from the papers' files; keep an existing one.
-
-    An existing file may be edited; a line says so if it differs from the papers' files.
-    """
+    """Write the file of published figures if it is missing; name an existing one, maybe edited, that differs."""
     path = Path(params.published.source) if params.published else None
     if path is None or (figures := figures_at(root, path)) is None:
         return
@@ -233,10 +224,7 @@ def check_name(root: Path, name: str) -> None:
 
 
 def examples_of(params: Params, root: Path) -> list[Path]:
-    """List what makes the examples that a params.yaml reads: their folders, and their stages' inputs elsewhere.
-
-    `root`: the folder that has them.
-    """
+    """List what makes the examples that a params.yaml reads: folders in `root`, and their stages' inputs elsewhere."""
     waiting = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
     files = set[Path]()
     while waiting:

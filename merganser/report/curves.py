@@ -1,7 +1,4 @@
-"""Plots of curves: an entry's scores over a parameter's values, and measures over the depth of the network.
-
-Depth plots have one panel per kind of layer, and one line per measure.
-"""
+"""Plots of curves: scores over a parameter's values, and measures over the depth, with a panel per kind of layer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -13,10 +13,7 @@ FindFile = Callable[[str], Path | None]  # from a path in `data` to a file of a 
 
 @dataclass(frozen=True)
 class PairedScore:
-    """An entry's score on a task, or its mean, in both runs; `p`: two-sided, after Holm's correction over all lines.
-
-    None: the two sides do not have the same examples.
-    """
+    """An entry's score on a task, or its mean, in two runs; `p`: two-sided, corrected by Holm over all lines."""
 
     entry: str
     column: str

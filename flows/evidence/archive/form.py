@@ -46,10 +46,7 @@ def check_form(path: Path) -> list[Finding]:
 
 
 def read_members(path: Path) -> Iterator[tuple[str, int, bool, BinaryIO]]:
-    """Yield each member's name, size, executable flag and an open file, without SHA256SUMS.
-
-    The archive must have passed `check_form`.
-    """
+    """Yield name, size, executable flag and an open file of each member but SHA256SUMS; call `check_form` before."""
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             if member.name != SUMS:

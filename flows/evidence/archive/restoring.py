@@ -151,10 +151,7 @@ def _place_of(name: str, folder: Path) -> Path:
 
 
 def _put_into_place(folder: Path) -> list[str]:
-    """Have DVC check out all outputs from the cache; return the DVC settings that were left out.
-
-    Raises InputError for anything that would read or write elsewhere.
-    """
+    """Check out all outputs; return the DVC settings left out. Raises InputError for anything that leads elsewhere."""
     refuse_other_projects(folder)
     dropped = keep_harmless_settings(folder)
     check_dvc_files(folder, files_of_dvc(folder))

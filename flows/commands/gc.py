@@ -284,11 +284,16 @@ class Freed:
 
 
 def time_before(text: str) -> timedelta:
-    """Read an age such as `30d`; raise InputError for another form."""
+    """Read an age such as `30d`; raise InputError for another form, and for one before the year 1."""
     match = _TIME.fullmatch(text)
     if not match or not int(match[1]):
         raise InputError(f"--keep: expected hours, days or weeks, such as 12h, 30d or 8w, got {text!r}")
-    return timedelta(hours=int(match[1]) * _HOURS[match[2]])
+    try:
+        age = timedelta(hours=int(match[1]) * _HOURS[match[2]])
+        datetime.now(UTC) - age
+    except OverflowError as error:
+        raise InputError(f"--keep: {text} is before the year 1; give a shorter time") from error
+    return age
 
 
 def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:

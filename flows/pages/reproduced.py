@@ -172,10 +172,7 @@ def _beyond(row: Compared) -> str:
 
 
 def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], Path | None]]:
-    """Yield each report's place, its params.yaml and its figures: folders first, newest run first.
-
-    A folder's params.yaml may have changed since; dvc.lock has the one of the report.
-    """
+    """Yield each report's place, params.yaml and figures: folders first, by dvc.lock, then the newest run."""
     with opened(root) as repo:
         for folder in (root.resolve(), *comparisons_sharing_cache(repo)):
             if all((folder / name).is_file() for name in KEPT):

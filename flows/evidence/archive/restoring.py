@@ -33,10 +33,7 @@ CACHE = ".dvc/cache/files/md5/"
 
 
 def restore(path: Path, folder: Path) -> list[str]:
-    """Restore an archive into a new folder, completely or not at all; return what to tell the user.
-
-    Raises InputError if the archive is not as it was written, or would write elsewhere.
-    """
+    """Restore an archive, whole or not at all; return what to tell the user. Raises InputError if it was changed."""
     if findings := check_archive(path):
         more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
         raise InputError(f"{path}: not restored: {findings[0]}{more}")

@@ -9,7 +9,7 @@ from dvcfleet.lineage.steps import Finding, FindingKind, Lineage, LineageStep
 from merganser.errors import InputError
 
 
-class Difference(StrEnum):
+class DifferenceKind(StrEnum):
     """Kinds of differences from a comparison's report, papers, MLflow runs, signatures and archive."""
 
     ARCHIVE_DAMAGED = "archive damaged"

@@ -7,7 +7,7 @@ from pathlib import Path
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.steps import Finding
 from merganser.code_digest import ROOT
-from merganser.flows.evidence.findings import Difference
+from merganser.flows.evidence.findings import DifferenceKind
 from merganser.flows.steps.updating import new_record
 from merganser.tasks.code_record import RECORD, other_code, read_record
 
@@ -35,7 +35,7 @@ class OwnCode:
     def _not_compared(self, what: str, why: str) -> Finding:
         cure = "compare it with the repository's own code, in a separate environment"
         message = f"this Merganser has other code than {some(self.differing)} here, and by it differs: {why}; {cure}"
-        return Finding(Difference.NOT_COMPARED, what, message)
+        return Finding(DifferenceKind.NOT_COMPARED, what, message)
 
 
 def own_code() -> OwnCode:

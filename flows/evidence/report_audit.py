@@ -11,7 +11,7 @@ from dvcfleet.git import git_if_any
 from dvcfleet.lineage.steps import Finding, Lineage
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.flows.evidence.findings import Difference, steps_writing
+from merganser.flows.evidence.findings import DifferenceKind, steps_writing
 from merganser.flows.suites.published import PAPERS
 from merganser.flows.suites.ready import figures_at
 from merganser.limits import read_yaml
@@ -39,7 +39,7 @@ def check_report(lineage: Lineage) -> Iterator[Finding]:
         is_earlier = all(item.path != str(SCORES) for item in step.outputs)
         message = f"differs from the report that its inputs give; `merganser run --force {step.stage}` recreates it"
         for name in _differing(is_earlier):
-            yield Finding(Difference.REPORT, str(name), message, (step.stage,))
+            yield Finding(DifferenceKind.REPORT, str(name), message, (step.stage,))
 
 
 def _origin() -> Origin | None:
@@ -93,7 +93,7 @@ def check_papers(lineage: Lineage) -> Iterator[Finding]:
         new = (git_if_any(Path(), "ls-files", "--others", "--", str(PAPERS)) or "").split("\n")
         if (files := sorted(filter(None, {*changed, *new}))) and (why := _other_figures()):
             message = f"{some(files)} changed since {step.stage} ran: {why}; take it back, or `merganser use` again"
-            yield Finding(Difference.PAPERS, str(PAPERS), message, (step.stage,))
+            yield Finding(DifferenceKind.PAPERS, str(PAPERS), message, (step.stage,))
 
 
 def _other_figures() -> str | None:

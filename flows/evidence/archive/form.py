@@ -15,7 +15,7 @@ from typing import BinaryIO
 from dvcfleet.lineage.steps import Finding
 from merganser.errors import MALFORMED
 from merganser.flows.evidence.archive.files import why_elsewhere, why_refused
-from merganser.flows.evidence.findings import Difference
+from merganser.flows.evidence.findings import DifferenceKind
 
 BUNDLE, FILES, OBJECTS, SUMS = "code.bundle", "files/", "objects/", "SHA256SUMS"
 _END = bytes(2 * tarfile.BLOCKSIZE)
@@ -87,7 +87,7 @@ class _Reader:
 
     def _member(self, member: tarfile.TarInfo) -> Iterator[Finding]:
         if why := _refused(member):
-            yield Finding(Difference.ARCHIVE_REFUSED, member.name, f"{why}; nothing of this archive is restored")
+            yield Finding(DifferenceKind.ARCHIVE_REFUSED, member.name, f"{why}; nothing of this archive is restored")
         elif member.name in self._digests:
             yield self._damaged(member.name, "it is there twice")
         elif self._at(member.offset, member.offset_data - member.offset) != _header(
@@ -123,7 +123,7 @@ class _Reader:
         return self._file.read(size)
 
     def _damaged(self, name: str, message: str) -> Finding:
-        return Finding(Difference.ARCHIVE_DAMAGED, name, message)
+        return Finding(DifferenceKind.ARCHIVE_DAMAGED, name, message)
 
 
 def _refused(member: tarfile.TarInfo) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import chdir, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from merganser.limits import read_yaml
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
     from prefect.client.schemas.schedules import SCHEDULE_TYPES
     from prefect.deployments.runner import RunnerDeployment
     from prefect.runner import Runner
@@ -132,44 +133,41 @@ def serve_one(deployment: "RunnerDeployment", runner: "Runner", owner: str, outl
     Raises InputError if another comparison serves a deployment with this name.
     """
     from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
 
     deployment.tags = [*(deployment.tags or []), owner]
     with get_client(sync_client=True) as client:
-        _refuse_others(deployment, client)
-        was_killed = not outlived and _mark_killed(deployment, client)
-        makes_up = not deployment.paused and (was_killed or _was_missed(deployment, client))
+        try:
+            deployed = client.read_deployment_by_name(deployment.full_name)
+        except ObjectNotFound:
+            makes_up = False
+        else:
+            _refuse_others(deployment, deployed.tags)
+            was_killed = not outlived and _mark_killed(deployed, client)
+            makes_up = not deployment.paused and (was_killed or _was_missed(deployment, deployed, client))
         runner.add_deployment(deployment)  # with which Prefect forgets the runs that were due
         if makes_up:
             client.create_flow_run_from_deployment(client.read_deployment_by_name(deployment.full_name).id)
 
 
-def _refuse_others(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> None:
-    """Refuse to replace a deployment that another comparison serves."""
-    from prefect.exceptions import ObjectNotFound
-
-    with suppress(ObjectNotFound):
-        tags = client.read_deployment_by_name(deployment.full_name).tags
-        others = [tag for tag in tags if tag.startswith("comparison:") and tag not in (deployment.tags or [])]
-        if others:
-            reason = f"another comparison serves a deployment of this name on the Prefect server ({others[0]})"
-            remedy = f"give this one another name, or `prefect deployment delete {deployment.full_name}`"
-            raise InputError(f"{FILE}: {deployment.full_name}: {reason}; {remedy}")
+def _refuse_others(deployment: "RunnerDeployment", tags: Sequence[str]) -> None:
+    """Refuse to replace a deployment that another comparison serves; `tags`: those of the one on the server."""
+    others = [tag for tag in tags if tag.startswith("comparison:") and tag not in (deployment.tags or [])]
+    if others:
+        reason = f"another comparison serves a deployment of this name on the Prefect server ({others[0]})"
+        remedy = f"give this one another name, or `prefect deployment delete {deployment.full_name}`"
+        raise InputError(f"{FILE}: {deployment.full_name}: {reason}; {remedy}")
 
 
-def _mark_killed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:
+def _mark_killed(deployed: "DeploymentResponse", client: "SyncPrefectClient") -> bool:
     """Mark as crashed the runs of a deployment that still count as running; return whether there are any.
 
     Only `merganser serve` starts them, one at a time in a repository, so the one that started these was killed.
     """
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId, FlowRunFilterState
     from prefect.client.schemas.filters import FlowRunFilterStateType as OfType
-    from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed, StateType
 
-    try:
-        deployed = client.read_deployment_by_name(deployment.full_name)
-    except ObjectNotFound:
-        return False
     begun = OfType(any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
     of_it = FlowRunFilterDeploymentId(any_=[deployed.id])
     killed = client.read_flow_runs(
@@ -180,16 +178,11 @@ def _mark_killed(deployment: "RunnerDeployment", client: "SyncPrefectClient") ->
     return bool(killed)
 
 
-def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:
+def _was_missed(deployment: "RunnerDeployment", deployed: "DeploymentResponse", client: "SyncPrefectClient") -> bool:
     """Tell whether an active schedule had a time between a deployment's last run and now."""
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
     from prefect.client.schemas.sorting import FlowRunSort
-    from prefect.exceptions import ObjectNotFound
 
-    try:
-        deployed = client.read_deployment_by_name(deployment.full_name)
-    except ObjectNotFound:
-        return False
     runs = client.read_flow_runs(
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployed.id])),
         sort=FlowRunSort.START_TIME_DESC,

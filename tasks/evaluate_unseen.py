@@ -17,10 +17,7 @@ from merganser.tasks.stages import BASE, MERGED, PREPARED, SEEDS, UNSEEN, UNSEEN
 
 @stage("methods", "unseen")
 def main(params: Params, entry: str, task: str) -> None:
-    """Score an entry's merge, or the merges of all seeds, on an unseen task; with parts, also their mixtures.
-
-    Writes the score and each example's result.
-    """
+    """Score an entry's merge, or those of all seeds, on an unseen task; with parts, also their mixtures."""
     check_found("families", params.base.family)
     merged = MERGED / entry
     folders = [merged, *sorted((merged / SEEDS).glob("*"), key=lambda folder: int(folder.name))]

@@ -28,10 +28,7 @@ LEFT = {
 
 
 def fetch_model(source: Path, out: Path, pad_token_id: int | None = None) -> None:
-    """Fetch a checkpoint into a folder that appears when it is complete, and say what was left out.
-
-    `pad_token_id`: written into its configuration to pad texts.
-    """
+    """Fetch a whole checkpoint, and say what was left out; `pad_token_id`: written into its configuration."""
     with fresh_folder(out) as folder:
         left = fetch_checkpoint(source, folder, pad_token_id)
     for kind, names in left.items():

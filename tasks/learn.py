@@ -27,7 +27,7 @@ from merganser.inputs.layers import LayerSource, Learned, MappedLayers, Threaded
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.learning import BlockLearner, Learner
 from merganser.learning.batches import Batches
-from merganser.learning.block_merging import BlockMerging, Merged
+from merganser.learning.block_merging import BlockMerging
 from merganser.learning.block_routing import open_routing
 from merganser.learning.loop import Learnable, LearningState, Loss, joint_problem, learn, per_task_problem
 from merganser.learning.recalibration import Recalibration, recalibrated
@@ -79,8 +79,16 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
             learning_fingerprint(params, entry, settings, tasks),
             _Progress(name, settings.steps),
         )
-    write_result(result, entry.learner, settings, problem, learned)
-    best = learned.best_step
+    layers, best = problem.layers, learned.best_step
+    names, blocks = list(layers.names), dict(problem.blocks)
+    write_values(
+        result,
+        Learned(entry.learner, settings.model_dump(), list(layers.tasks), names, learned.best, blocks),
+        **examples_seen(problem, learned),
+        losses=list(learned.losses),
+        checks=[{"step": step, "loss": loss} for step, loss in learned.checks.items()],
+        best_step=best,
+    )
     print(f"{name}: loss {learned.checks[0]:.4f}, {learned.checks[best]:.4f} after step {best} of {learned.step}")
 
 
@@ -99,8 +107,10 @@ def merge_blocks(params: Params, name: str, learner: BlockLearner, state: Path, 
             learning_fingerprint(params, entry, settings, tasks),
             lambda done, blocks: print(f"{name}: {done} of {blocks} blocks merged", flush=True),
         )
-    names, trace = list(weights_of(layers).names), trace_of_blocks(entry.learner, settings, merged)
-    write_values(result, Learned(entry.learner, settings.model_dump(), tasks, names, merged.values), trace)
+    names = list(weights_of(layers).names)
+    order = [{"block": block.name, "maps": sorted(block.first)} for block in merged.blocks]
+    values = Learned(entry.learner, settings.model_dump(), tasks, names, merged.values)
+    write_values(result, values, forwards=merged.forwards, blocks=order)
     print(f"{name}: {len(merged.values)} linear maps merged in {len(merged.blocks)} blocks")
 
 
@@ -116,23 +126,9 @@ def recalibrate(params: Params, name: str, learner: Recalibration, state: Path, 
     with one_blas_thread():
         fresh = recalibrated(setup.network, samples, settings.batch_size)
     changes = {each: fresh[each].double() - base.read(each).double() for each in fresh if each in layers.kinds}
-    about = {"learner": entry.learner, **settings.model_dump()}
-    trace = {"settings": about, "forwards": sum(map(len, samples)), "backwards": 0, "losses": [], "checks": []}
-    names = list(weights_of(layers).names)
-    write_values(result, Learned(entry.learner, settings.model_dump(), tasks, names, changes), trace)
-    print(f"{name}: {len(changes)} statistics recalibrated on {trace['forwards']} pictures")
-
-
-def trace_of_blocks(learner: str, settings: BlockSettings, merged: Merged) -> dict[str, Any]:
-    """Return the trace of a merge block by block, which has no losses or steps."""
-    return {
-        "settings": {"learner": learner, **settings.model_dump()},
-        "forwards": merged.forwards,
-        "backwards": 0,
-        "losses": [],
-        "checks": [],
-        "blocks": [{"block": block.name, "maps": sorted(block.first)} for block in merged.blocks],
-    }
+    names, pictures = list(weights_of(layers).names), sum(map(len, samples))
+    write_values(result, Learned(entry.learner, settings.model_dump(), tasks, names, changes), forwards=pictures)
+    print(f"{name}: {len(changes)} statistics recalibrated on {pictures} pictures")
 
 
 def read_data(tasks: Sequence[str]) -> tuple[dict[str, Prepared], dict[str, Head]]:
@@ -213,22 +209,10 @@ def learning_fingerprint(
     return sha256_of_json([chosen, params.first_seed, tasks, splits, code, *map(sha256_of_tree, files)])
 
 
-def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Learnable, state: LearningState) -> None:
-    """Write the best values, and the losses by step."""
-    layers = problem.layers
-    tasks, names, blocks = list(layers.tasks), list(layers.names), dict(problem.blocks)
-    trace = {
-        "settings": {"learner": learner, **settings.model_dump()},
-        **examples_seen(problem, state),
-        "losses": list(state.losses),
-        "checks": [{"step": step, "loss": loss} for step, loss in state.checks.items()],
-        "best_step": state.best_step,
-    }
-    write_values(out, Learned(learner, settings.model_dump(), tasks, names, state.best, blocks), trace)
-
-
-def write_values(out: Path, learned: Learned, trace: dict[str, Any]) -> None:
-    """Replace the learned values and their trace."""
+def write_values(out: Path, learned: Learned, **seen: Any) -> None:
+    """Replace the learned values and their trace; `seen`: what was counted and measured on the way to them."""
+    about = {"learner": learned.learner, **learned.settings}
+    trace = {"settings": about, "forwards": 0, "backwards": 0, "losses": [], "checks": [], **seen}
     with fresh_folder(out) as folder:
         write_learned(folder, learned)
         write_json(folder / TRACE, trace)

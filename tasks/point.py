@@ -1,7 +1,4 @@
-"""Merge some tasks by one point of `points.yaml`, and measure the merge: scores, and each example's result.
-
-The merged model is deleted afterwards.
-"""
+"""Merge some tasks by one point of `points.yaml`, measure the merge's scores and results, and delete it."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping

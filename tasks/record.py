@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merganser.config.loading import PARAMS, load_params
 from merganser.config.params import Params, declared
@@ -58,9 +58,6 @@ from merganser.tasks.store import Store, open_store
 from merganser.tasks.tracking import comparison_folder, store_words
 from merganser.terminal.secrets import masked
 
-if TYPE_CHECKING:
-    from mlflow.entities import Run
-
 LOCK, LEDGER = Path(".dvcfleet/mlflow.lock"), Path(".dvcfleet/ledger.jsonl")
 BATCH = 1000  # metrics that MLflow takes at once
 MODEL_SOURCE = "merganser.source"
@@ -68,14 +65,9 @@ MODEL_SOURCE = "merganser.source"
 
 def record_entry(params: Params, entry: str) -> None:
     """Record an entry's parameters, scores and origins in MLflow, once, and write the receipt with its run."""
-    from filelock import FileLock
-
     held = entry_run(params, entry)
     key = held.tags[CONTENT]
-    lock = comparison_folder() / LOCK
-    lock.parent.mkdir(exist_ok=True)
-    with FileLock(lock):  # several entries are recorded at once; one store, one parent, no result twice
-        store = open_store()
+    with _locked_store() as store:
         run_id = store.find(CONTENT, key)
         if run_id is not None:
             _log(store, run_id, held.metrics, held.params)  # what an older version did not record
@@ -87,6 +79,17 @@ def record_entry(params: Params, entry: str) -> None:
             run_id = _write_run(store, params, replace(held, metrics={**held.metrics, **observed}))
         _write_receipt(store, entry, run_id, key)
     print(f"{entry}: MLflow run {run_id}")
+
+
+@contextmanager
+def _locked_store() -> Iterator[Store]:
+    """Open the store alone: several entries are recorded at once; one store, one parent, no result twice."""
+    from filelock import FileLock
+
+    lock = comparison_folder() / LOCK
+    lock.parent.mkdir(exist_ok=True)
+    with FileLock(lock):
+        yield open_store()
 
 
 def comparison_name(params: Params) -> str:
@@ -200,6 +203,7 @@ def _origin() -> dict[str, str]:
 def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
     made = store.client.get_run(run_id)
     tags, metrics = made.data.tags, made.data.metrics
+    parent = store.client.search_runs([store.experiment], f"attributes.run_id = '{tags[PARENT]}'")  # none if deleted
     receipt = {
         "entry": entry,
         "run_id": run_id,
@@ -209,14 +213,9 @@ def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
         "commit": tags.get(COMMIT),
         "content": key,
         "observed": {name: metrics[name] for name in OBSERVED if name in metrics},
-        "details": {run.info.run_id: run_details(run.info) for run in (made, *_active(store, tags[PARENT]))},
+        "details": {run.info.run_id: run_details(run.info) for run in (made, *parent)},
     }
     write_json(RECORDS / f"{entry}.json", receipt)
-
-
-def _active(store: Store, run_id: str) -> list["Run"]:
-    """Return a run in a list by its id; an empty list if it was deleted."""
-    return list(store.client.search_runs([store.experiment], f"attributes.run_id = '{run_id}'"))
 
 
 def record_report(params: Params) -> None:
@@ -224,15 +223,10 @@ def record_report(params: Params) -> None:
 
     A second call changes nothing.
     """
-    from filelock import FileLock
-
     if not (REPORT / "index.html").is_file():
         raise InputError(f"{REPORT}/index.html: missing; write the report first: python -m merganser.tasks.report")
     scores = read_scores(params, METRICS, MERGE_PROFILES, UNSEEN)
-    lock = comparison_folder() / LOCK
-    lock.parent.mkdir(exist_ok=True)
-    with FileLock(lock):
-        store = open_store()
+    with _locked_store() as store:
         parent = _parent_run(store, params)
         for entry, score in scores.items():
             receipt = read_json(RECORDS / f"{entry}.json")

@@ -54,10 +54,17 @@ def entry_run(params: Params, entry: str) -> Held:
     scores, hashes = score_metrics(params, entry), score_hashes(params, entry)
     profile = read_json(MERGE_PROFILES / f"{entry}.json")
     learned = {f"learned.{key}": value for key, value in profile.get("learned", {}).get("settings", {}).items()}
+    digests = {f"sha256.{path}": digest for path, digest in hashes.items()}
     licences = {WARNED: "\n".join(profile[LICENCES])} if LICENCES in profile else {}
     return Held(
         name=entry,
-        tags=content_tags(entry, content_key(params, entry, hashes, profile), hashes) | _marked(params) | licences,
+        tags={
+            CONTENT: content_key(params, entry, hashes, profile),
+            ENTRY: entry,
+            **digests,
+            **_marked(params),
+            **licences,
+        },
         params=_as_text(parameters(params, entry) | learned),
         metrics=scores | {"amr": float(profile["amr"])},
         curves=curves_of(profile),
@@ -99,7 +106,7 @@ def score_hashes(params: Params, entry: str) -> dict[str, str]:
 
 def score_metrics(params: Params, entry: str) -> dict[str, float]:
     """Return an entry's scores by their names in MLflow, METRIC/TASK, with their mean, errors and spreads."""
-    scores = read_metrics(params, entry, METRICS)
+    scores = read_metrics(params.measured, METRICS / entry)
     scores_of_tasks = {f"{one['metric']}/{task}": one["value"] for task, one in scores.items()}
     spreads = {f"{one['metric']}_spread/{task}": one["spread"] for task, one in scores.items() if "spread" in one}
     spread = spread_of(scores)
@@ -117,11 +124,7 @@ def score_metrics(params: Params, entry: str) -> dict[str, float]:
 
 
 def relative_metrics(scores: Scores, entry: str) -> dict[str, float]:
-    """Return an entry's numbers that need other entries or stages.
-
-    These are its scores relative to the individual models, its share of each task's delta, and its scores on unseen
-    tasks.
-    """
+    """Return an entry's scores relative to other entries, its share of each delta, and its scores on unseen tasks."""
     relative = {"normalised_score": scores.normalised, "score_drop_rate": scores.drop_rate}
     unseen = {"unseen_mean": scores.unseen_mean, "unseen_mean_stderr": scores.unseen_error}
     for task, one in scores.unseen.items():
@@ -138,11 +141,6 @@ def _of_tasks(entry: str) -> dict[str, float]:
     name = "error" if measures["parts"] else "sar"
     values = [value for value in measures[name] if value is not None]
     return {f"{name}_mean": sum(values) / len(values)} if values else {}
-
-
-def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags with a run's content key and hashes."""
-    return {CONTENT: key, ENTRY: entry} | {f"sha256.{path}": digest for path, digest in hashes.items()}
 
 
 def parameters(params: Params, entry: str) -> dict[str, Any]:

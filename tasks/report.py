@@ -44,7 +44,7 @@ def write_report(folder: Path, comparison: Comparison, plots: Mapping[str, str])
     for name, section in sections().items():
         data = comparison.of(section.read)
         tables = section.without if data is None else section.tables(data)
-        check_new(name, "table", tables, [path.name for path in folder.iterdir()])
+        check_new(name, "table", tables, [path.relative_to(folder).as_posix() for path in folder.rglob("*")])
         write_tables(folder, tables)
     for name, svg in plots.items():
         (folder / "plots" / f"{name}.svg").write_text(svg, encoding="utf-8")

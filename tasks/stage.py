@@ -42,11 +42,7 @@ AT = "@"  # in a command: the name of this instance of the stage
 
 
 def run_main(main: Callable[[list[str]], None]) -> None:
-    """Run a stage's main with linear algebra on one thread; a user error exits 2 with its message.
-
-    Each layer runs on one thread, so that the bytes are the same on any machine; the main decides how many run at
-    once.
-    """
+    """Run a stage's main with one thread a layer, for the same bytes on any machine; a user error exits 2."""
     from merganser.workers import VARIABLE, limit_loaded_libraries, threads_wanted
 
     os.environ[VARIABLE] = str(threads_wanted())
@@ -155,10 +151,7 @@ def check_found(folder: str, name: str) -> None:
 
 
 def digest_of_code(params: "Params", *modules: str, kinds: Collection[str] | None = None) -> str:
-    """Return a digest of the classes of these modules, of the family, and of kinds of task, by default all.
-
-    Each is in the table of classes as a stage's, or as found by its name.
-    """
+    """Return a digest of the classes of these modules, of the family, and of kinds of task, by default all."""
     named = {task.kind for task in params.tasks.values()} if kinds is None else kinds
     family = f"merganser.models.families.{params.base.family}"
     modules_of_stage = [*modules, family, *(f"merganser.evaluation.kinds.{kind}" for kind in sorted(named))]
@@ -195,10 +188,7 @@ def stage_arguments() -> list[str]:
 
 
 def names_of(argv: list[str], stage: str, known: Sequence[Iterable[str]]) -> tuple[str, ...]:
-    """Return a stage's names: one per argument or, as DVC names a stage of a matrix, joined by -.
-
-    `known`: the possible names in each place; at most two places.
-    """
+    """Return a stage's one or two names: an argument each, or joined by - as DVC names a stage of a matrix."""
     if len(argv) == len(known):
         return tuple(argv)
     matching = [names for names in product(*known) if ["-".join(names)] == argv]

@@ -1,7 +1,4 @@
-"""Merge by the best candidate of one step of an ablation, and measure the merge on the comparison's split.
-
-The candidates are points on the validation split, and the best one is chosen as in a search.
-"""
+"""Merge by the best candidate of an ablation's step, chosen as in a search on the validation split, and measure it."""
 
 from dataclasses import asdict
 

@@ -106,10 +106,7 @@ def _bring(source: Path, target: Path, copy: Callable[[str, str], object] = shut
 
 
 def check_out_workspace(root: Path) -> list[str]:
-    """Restore the outputs in dvc.lock from the cache, once a comparison is in its final place.
-
-    Returns a line for outputs that the cache does not have.
-    """
+    """Restore the outputs in dvc.lock in a comparison's final place; return a line for those that the cache lacks."""
     from dvc.exceptions import DvcException
 
     lacking = []

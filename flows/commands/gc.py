@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, chdir, suppress
@@ -55,6 +54,7 @@ from merganser.flows.repositories.identity import (
     own_identities,
 )
 from merganser.flows.suites.kept_lock_files import FOLDER
+from merganser.hashes import sha256_of
 from merganser.limits import parse_json
 from merganser.tasks.stages import RECORDS
 
@@ -260,12 +260,9 @@ def _signed(root: Path) -> set[str]:
         with suppress(*MALFORMED):
             statement = parse_json(base64.b64decode(read_signature(path)["payload"]))
             noted = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
-            unchanged |= {name for name, digest in noted.items() if _sha256(root / name) == digest}
+            there = ((root / name, name, digest) for name, digest in noted.items())
+            unchanged |= {name for path, name, digest in there if path.is_file() and sha256_of(path) == digest}
     return unchanged
-
-
-def _sha256(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 _TIME = re.compile(r"(\d+)([hdw])")
@@ -287,11 +284,16 @@ class Freed:
 
 
 def time_before(text: str) -> timedelta:
-    """Read an age such as `30d`; raise InputError for another form."""
+    """Read an age such as `30d`; raise InputError for another form, and for one before the year 1."""
     match = _TIME.fullmatch(text)
     if not match or not int(match[1]):
         raise InputError(f"--keep: expected hours, days or weeks, such as 12h, 30d or 8w, got {text!r}")
-    return timedelta(hours=int(match[1]) * _HOURS[match[2]])
+    try:
+        age = timedelta(hours=int(match[1]) * _HOURS[match[2]])
+        datetime.now(UTC) - age
+    except OverflowError as error:
+        raise InputError(f"--keep: {text} is before the year 1; give a shorter time") from error
+    return age
 
 
 def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:

@@ -119,7 +119,8 @@ def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[s
     """
     folder = folder.resolve() if ".." in folder.parts else folder.absolute()
     refuse_existing(folder)
-    around = git_if_any(_present(folder), "rev-parse", "--show-toplevel", environment=own_environment())
+    present = next(each for each in (folder, *folder.parents) if each.is_dir())
+    around = git_if_any(present, "rev-parse", "--show-toplevel", environment=own_environment())
     with _place(folder) as draft:
         lines = _fill(draft, folder, choices, cache_of, own_git=around is None)
     if isinstance(choices, Clone):
@@ -195,10 +196,6 @@ def _extra(root: Path) -> str:
         return "vision,text"
     extras = {"vision": TakesImages, "audio": TakesSounds}
     return next((extra for extra, ability in extras.items() if has_ability(family, ability)), "text")
-
-
-def _present(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
 def _git(folder: Path, root: Path, *args: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from dvcfleet.lineage.rerun import Rerun
     from dvcfleet.lineage.steps import Finding, Lineage
     from dvcfleet.record.chain import Anchor
-    from merganser.flows.evidence.keys import PublicKey
+    from merganser.flows.evidence.keys import PrivateKey, PublicKey
 
+Key = TypeVar("Key", "PrivateKey", "PublicKey")
 app = typer.Typer(
     help="Trace results to their sources, and verify that nothing has changed since.", no_args_is_help=True
 )
@@ -146,7 +147,12 @@ def verify(
 
     if models_signed_by and not signed_by:
         raise InputError("--models-signed-by: it is for --signed-by")
-    keys = _public_keys(signed_by, models_signed_by) if signed_by else None
+    keys = None
+    if signed_by:
+        from merganser.flows.evidence.keys import PublicKey
+
+        public = PublicKey(signed_by)
+        keys = public, _key_for_models(public, models_signed_by)
     head = parse_anchor(anchored) if anchored is not None else None
     check = partial(_verified, target=target, again=(profile, device) if rerun else None, keys=keys, head=head)
     done = _verified_archive(archive, check) if archive else check(repo)
@@ -232,9 +238,7 @@ def sign(
     from merganser.flows.evidence.signing import sign
 
     private = PrivateKey(key)
-    models = PrivateKey(model_key) if model_key else private if private.signs_models else None
-    if models and not models.signs_models:
-        raise InputError(f"{model_key}: model-signing takes keys on P-256, P-384 and P-521")
+    models = _key_for_models(private, model_key)
     refuse_changed(audit(repo).findings, "signed")
     print(sign(repo, private, models))
 
@@ -246,14 +250,12 @@ def refuse_changed(wrong: "Sequence[Finding]", what: str) -> None:
         raise InputError(f"not {what}, as it differs from its record: {wrong[0]}{more}; see `merganser lineage verify`")
 
 
-def _public_keys(key: Path, model_key: Path | None) -> "tuple[PublicKey, PublicKey | None]":
-    from merganser.flows.evidence.keys import PublicKey
-
-    public = PublicKey(key)
-    models = PublicKey(model_key) if model_key else public if public.checks_models else None
-    if models and not models.checks_models:
-        raise InputError(f"{model_key}: model-signing takes keys on P-256, P-384 and P-521")
-    return public, models
+def _key_for_models(key: "Key", path: Path | None) -> "Key | None":
+    """Return the key for model-signing: the one in a file if there is one, else the same key if it is on a curve."""
+    models = type(key)(path) if path else key if key.is_for_models else None
+    if models and not models.is_for_models:
+        raise InputError(f"{path}: model-signing takes keys on P-256, P-384 and P-521")
+    return models
 
 
 def _all_is_well(done: "Audit") -> str:

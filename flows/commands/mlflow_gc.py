@@ -92,7 +92,8 @@ def delete_runs(runs: OldRuns) -> None:
     uri = f"sqlite:///{runs.store.absolute()}"
     client = MlflowClient(uri)
     try:
-        for some in _in_groups(runs.ids):
+        for start in range(0, len(runs.ids), _AT_ONCE):
+            some = runs.ids[start : start + _AT_ONCE]
             models = list(_models(runs.store, some))
             for model in models:
                 client.delete_logged_model(model)
@@ -105,10 +106,6 @@ def delete_runs(runs: OldRuns) -> None:
     for folder in runs.folders:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-
-
-def _in_groups(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
 
 
 def _models(store: Path, runs: Sequence[str]) -> Iterator[str]:

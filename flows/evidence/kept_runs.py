@@ -86,10 +86,7 @@ def numbers_of_run(root: Path, run: SavedRun, object_path: Callable[[str], str])
 def split_runs(
     root: Path, since: datetime, best: bool, object_path: Callable[[str], str]
 ) -> tuple[list[SavedRun], list[SavedRun]]:
-    """Return the saved runs that stay, and those that go.
-
-    Runs saved since then stay, and the last one; with `best` also the last run with each entry's best mean.
-    """
+    """Return the saved runs that stay (newer ones, the last, with `best` each entry's best one), and those that go."""
     runs = saved_runs(root)
     stay = {run.ref for run in runs if run.saved >= since} | {run.ref for run in runs[-1:]}
     if best:

@@ -27,7 +27,7 @@ class PrivateKey:
         except TypeError:  # it is encrypted
             self.password = getpass(f"password of {path}: ").encode()
             key = self._read()
-        self.signs_models = _is_on_curve(key)
+        self.is_for_models = _is_on_curve(key)
         self.signer: Signer = _known(path, CryptoSigner, key)
 
     def _read(self) -> Any:
@@ -41,7 +41,7 @@ class PublicKey:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         key = _loaded(path, f"no public key in PEM; {_EXPORT}", load_pem_public_key)
-        self.checks_models = _is_on_curve(key)
+        self.is_for_models = _is_on_curve(key)
         self.key: SSlibKey = _known(path, SSlibKey.from_crypto, key)
 
 

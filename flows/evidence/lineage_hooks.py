@@ -12,8 +12,8 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.show import SHORT
 from dvcfleet.lineage.steps import FetchedSource, Finding, Lineage, Target, TrackingRun
+from merganser.flows.evidence.findings import compare_untrusted, steps_writing
 from merganser.flows.evidence.own_code import own_code
-from merganser.flows.evidence.untrusted import compare_untrusted, is_description
 from merganser.tasks.code import recorded_code
 from merganser.tasks.code_record import Digest
 from merganser.tasks.stage import code_tree
@@ -58,7 +58,7 @@ class MerganserLineage(LineageHooks):
     def origin(self, path: Path) -> FetchedSource | None:
         """Read the `source.json` of a fetched checkpoint or data set."""
         content = read_json(path / DESCRIPTION)
-        if not content or not is_description(content):
+        if not content or not _is_description(content):
             return None
         source, kind, files = (content.pop(key) for key in ("source", "kind", "files"))
         group = [f"{one['hub']}@{one['revision']}" for one in content.get("group", {}).values()]
@@ -84,8 +84,7 @@ class MerganserLineage(LineageHooks):
         compared.
         """
         from merganser.flows.evidence.mlflow_audit import check_records
-        from merganser.flows.evidence.published_audit import check_papers
-        from merganser.flows.evidence.report_audit import check_report
+        from merganser.flows.evidence.report_audit import check_papers, check_report
 
         own = own_code()
         papers = list(check_papers(lineage))
@@ -101,7 +100,7 @@ class MerganserLineage(LineageHooks):
     def audited(self, lineage: Lineage) -> list[str]:
         """Say how many MLflow runs were compared, and whether the report was."""
         entries = sum(step.tracking_run is not None for step in lineage.steps.values())
-        reports = any(item.path == str(REPORT) for step in lineage.steps.values() for item in step.outputs)
+        reports = any(True for _ in steps_writing(lineage, REPORT))
         without = ", without the artifacts of MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") else ""
         return [f"MLflow's runs of {entries} entries{without}"] * bool(entries) + [
             "the report, computed again"
@@ -112,3 +111,17 @@ class MerganserLineage(LineageHooks):
         from merganser.flows.steps.devices import score_tolerance
 
         return score_tolerance(content, place)
+
+
+def _is_description(content: Mapping[str, Any]) -> bool:
+    """Tell whether a `source.json` has a source, and the sha256 of files in its folder."""
+    files, group = content.get("files"), content.get("group", {})
+    return (
+        isinstance(files, dict)
+        and isinstance(group, dict)
+        and {"source", "kind"} <= content.keys()
+        and all(isinstance(content.get(word), str | None) for word in ("source", "kind", "revision", "version"))
+        and all(isinstance(file, dict) and isinstance(file.get("sha256"), str) for file in files.values())
+        and not any({"", ".", ".."} & {*name.split("/")} for name in files)
+        and all(isinstance(one, dict) and {"hub", "revision"} <= one.keys() for one in group.values())
+    )

@@ -51,10 +51,7 @@ def _store() -> Path | None:
 
 
 def _receipts(stages: Sequence[Stage], is_store_there: bool) -> Iterator[tuple[str, str]]:
-    """Yield the stages with a receipt, in the workspace or in DVC's cache, and the run in it.
-
-    Without a store, also stages whose receipt must be pulled first.
-    """
+    """Yield stages with a receipt, here or in DVC's cache, and its run; without a store also those to pull first."""
     for stage in stages:
         for out in stage.outs:
             if out.hash_info and _is_at(out, RECORDS / Path(out.fs_path).name):

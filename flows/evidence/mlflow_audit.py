@@ -1,14 +1,10 @@
-"""Compare MLflow's records with receipts, metric files and the report, by the table of what `record` writes.
-
-Imports MLflow and torch, so import it late.
-"""
+"""Compare MLflow's records with receipts, metric files and the report. Imports MLflow and torch, so import it late."""
 
 import logging
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +21,7 @@ from dvcfleet.lineage.steps import Finding, Lineage, LineageStep
 from merganser.config import PARAMS
 from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.flows.evidence.findings import DifferenceKind, steps_writing
 from merganser.flows.evidence.lost_evidence import deleted_words
 from merganser.flows.evidence.mlflow_records import (
     FINISHED,
@@ -75,13 +72,6 @@ _NOTE = "mlflow.note.content"
 _TABLES = ("experiments", "runs", "metrics", "latest_metrics", "params", "tags")  # MLflow would make one that is gone
 
 
-class MlflowKind(StrEnum):
-    """Kinds of differences from MLflow's records."""
-
-    DIFFERS = "MLflow differs"
-    NO_RUN = "no MLflow run"
-
-
 def check_records(lineage: Lineage, findings: Collection[Finding]) -> list[Finding]:
     """Find MLflow runs that are missing or that differ from the files in the workspace.
 
@@ -98,10 +88,14 @@ def check_records(lineage: Lineage, findings: Collection[Finding]) -> list[Findi
         if store is None:
             where = os.environ.get("MLFLOW_TRACKING_URI") or STORE
             return [
-                Finding(MlflowKind.NO_RUN, str(where), f"there is no store with the runs of {len(receipts)} receipts")
+                Finding(
+                    DifferenceKind.NO_MLFLOW_RUN,
+                    str(where),
+                    f"there is no store with the runs of {len(receipts)} receipts",
+                )
             ]
-        steps = [step for step in lineage.steps.values() if any(item.path == str(REPORT) for item in step.outputs)]
-        whole = steps[0].stage if steps and not _is_touched(steps[0], findings) else None
+        step = next(steps_writing(lineage, REPORT), None)
+        whole = step.stage if step and not _is_touched(step, findings) else None
         return list(_Audit(store, load_params(), lineage, receipts, whole).findings())
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         raise FailedError(store_words(error)) from error
@@ -138,7 +132,7 @@ class _Audit(Records):
     def findings(self) -> Iterator[Finding]:
         if self._experiment.lifecycle_stage != "active":
             words = deleted_words(self._experiment.name, self.store.experiment)
-            yield Finding(MlflowKind.NO_RUN, "all runs", words, tuple(self.receipts))
+            yield Finding(DifferenceKind.NO_MLFLOW_RUN, "all runs", words, tuple(self.receipts))
             return
         for stage, file in self.receipts.items():
             yield from self._entry(stage, file.stem)
@@ -154,11 +148,11 @@ class _Audit(Records):
         run = self._run(run_id)
         lack = self._lack_of(run)
         if run is None or lack:
-            yield Finding(MlflowKind.NO_RUN, file, f"names MLflow run {run_id}, which {lack}", (stage,))
+            yield Finding(DifferenceKind.NO_MLFLOW_RUN, file, f"names MLflow run {run_id}, which {lack}", (stage,))
             return
         if receipt.get("content") != held.tags[CONTENT]:
             message = f"is the receipt of another result than that of {entry} here"
-            yield Finding(MlflowKind.DIFFERS, file, message, (stage,))
+            yield Finding(DifferenceKind.MLFLOW, file, message, (stage,))
         origin = {PARENT: receipt.get("parent_run_id"), RUN: receipt.get("run"), COMMIT: receipt.get("commit")}
         tags = {**held.tags, **{name: value for name, value in origin.items() if value is not None}}
         words = [
@@ -166,7 +160,7 @@ class _Audit(Records):
             *detail_differences(run, [receipt]),
             *self._result(run, entry, receipt.get("observed") or {}),
         ]
-        yield from (Finding(MlflowKind.DIFFERS, f"run {run_id}", each, (stage,)) for each in words)
+        yield from (Finding(DifferenceKind.MLFLOW, f"run {run_id}", each, (stage,)) for each in words)
 
     def _result(self, run: Run, entry: str, observed: Mapping[str, float]) -> Iterator[str]:
         """Compare a run's numbers, curves and artifacts with an entry's files."""
@@ -233,14 +227,14 @@ class _Audit(Records):
                 continue
             entry, name = tags.get(ENTRY), f"run {run_id}"
             if entry is None or tags.get(CONTENT) is None:
-                yield Finding(MlflowKind.DIFFERS, name, "no result that `record` wrote; delete it in MLflow")
+                yield Finding(DifferenceKind.MLFLOW, name, "no result that `record` wrote; delete it in MLflow")
             elif entry in stages and tags[CONTENT] == self._held[entry].tags[CONTENT]:
                 words = [*self._copied(run, entry), *self._result(run, entry, {})]
                 message = f"a second run of this result of {entry}: "
-                yield from (Finding(MlflowKind.DIFFERS, name, message + each, (stages[entry],)) for each in words)
+                yield from (Finding(DifferenceKind.MLFLOW, name, message + each, (stages[entry],)) for each in words)
             elif entry in stages and self._is_here(tags.get(PARENT), entry) and run_id not in earlier():
                 message = f"a second result of {entry} in {tags.get(RUN)}, which no receipt names; delete it in MLflow"
-                yield Finding(MlflowKind.DIFFERS, name, message, (stages[entry],))
+                yield Finding(DifferenceKind.MLFLOW, name, message, (stages[entry],))
 
     def _copied(self, run: Run, entry: str) -> Iterator[str]:
         """Compare the texts of a second run of a result, which another comparison may be recording."""
@@ -258,17 +252,17 @@ class _Audit(Records):
             for name, value in {MEAN: held[MEAN], "stderr": held.get(f"{MEAN}_stderr")}.items():
                 if row.get(name) != value:
                     message = f"{name} of {file.stem} in {TABLE} is {row.get(name)!r}, the metric files say {value!r}"
-                    yield Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", message, (stage,))
+                    yield Finding(DifferenceKind.MLFLOW, f"run {parent.info.run_id}", message, (stage,))
 
     def _report(self, stage: str) -> Iterator[Finding]:
         """Compare the runs of this report with it: table, description, parameters and files."""
         parents = [each for each in self._parents if each.data.tags.get(REPORTED) == self._digest]
         if not parents:
             message = f"MLflow has no run with it: `merganser run --force {stage}` records it"
-            yield Finding(MlflowKind.NO_RUN, str(REPORT), message, (stage,))
+            yield Finding(DifferenceKind.NO_MLFLOW_RUN, str(REPORT), message, (stage,))
         for parent in parents:
             words = [*self._comparison(parent), *self._described(parent)]
-            yield from (Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", each, (stage,)) for each in words)
+            yield from (Finding(DifferenceKind.MLFLOW, f"run {parent.info.run_id}", each, (stage,)) for each in words)
             yield from self._files(parent, stage)
             yield from self._studies(parent, stage)
 
@@ -293,7 +287,7 @@ class _Audit(Records):
                 ]
                 folder = artifacts_of(run)
                 words += [f"{POINTS} is not its points"] if folder and read_json(folder / POINTS) != table else []
-            yield from (Finding(MlflowKind.DIFFERS, f"run {run.info.run_id}", each, (stage,)) for each in words)
+            yield from (Finding(DifferenceKind.MLFLOW, f"run {run.info.run_id}", each, (stage,)) for each in words)
 
     def _comparison(self, parent: Run) -> Iterator[str]:
         """Compare the texts, details and numbers of the run of a comparison."""
@@ -329,12 +323,12 @@ class _Audit(Records):
         for path in sorted(files):
             if digest_of(folder / path, "sha256") != digest_of(path, "sha256") or not path.is_relative_to(REPORT):
                 name = os.path.relpath(folder / path)
-                yield Finding(MlflowKind.DIFFERS, name, "not the report's file; remove it, run again", (stage,))
+                yield Finding(DifferenceKind.MLFLOW, name, "not the report's file; remove it, run again", (stage,))
         copy = folder / PARAMS
         if _parameters(copy) != _parameters(PARAMS):
             name = os.path.relpath(copy)
             message = f"not the comparison's parameters: `merganser run --force {stage}` records them again"
-            yield Finding(MlflowKind.DIFFERS, name, message, (stage,))
+            yield Finding(DifferenceKind.MLFLOW, name, message, (stage,))
 
 
 def _parameters(path: Path) -> Any:

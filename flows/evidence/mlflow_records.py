@@ -1,7 +1,4 @@
-"""MLflow's records of a comparison, read once, with its receipts and files, and how one run differs from them.
-
-Imports MLflow and torch, so import it late.
-"""
+"""MLflow's records of a comparison, and how a run differs from them. Imports MLflow and torch, so import it late."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping

@@ -2,22 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.steps import Finding
 from merganser.code_digest import ROOT
+from merganser.flows.evidence.findings import DifferenceKind
 from merganser.flows.steps.updating import new_record
 from merganser.tasks.code_record import RECORD, other_code, read_record
 
 _NAMED = 3
-
-
-class CodeKind(StrEnum):
-    """The kind of finding for results that this process's code cannot repeat."""
-
-    NOT_COMPARED = "not compared"
 
 
 @dataclass(frozen=True)
@@ -27,10 +21,7 @@ class OwnCode:
     differing: tuple[str, ...]
 
     def compared(self, what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-        """Return a check's findings; if the code differs, one finding that it could not be compared.
-
-        If there are no findings, the difference in code does not matter.
-        """
+        """Return a check's findings; if there are any and the code differs, one that it could not be compared."""
         if not self.differing:
             return list(check())
         try:
@@ -44,7 +35,7 @@ class OwnCode:
     def _not_compared(self, what: str, why: str) -> Finding:
         cure = "compare it with the repository's own code, in a separate environment"
         message = f"this Merganser has other code than {some(self.differing)} here, and by it differs: {why}; {cure}"
-        return Finding(CodeKind.NOT_COMPARED, what, message)
+        return Finding(DifferenceKind.NOT_COMPARED, what, message)
 
 
 def own_code() -> OwnCode:

@@ -1,31 +1,31 @@
-"""Compute the report's tables and page again and compare them with the files. Imports torch."""
+"""Compute the report again and compare it with its files, and its published figures with the papers'. Imports torch."""
 
 import re
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dvcfleet.disk import read_json
+from dvcfleet.errors import some
+from dvcfleet.git import git_if_any
 from dvcfleet.lineage.steps import Finding, Lineage
 from merganser.config.loading import load_params
+from merganser.errors import InputError
+from merganser.flows.evidence.findings import DifferenceKind, steps_writing
+from merganser.flows.suites.published import PAPERS
+from merganser.flows.suites.ready import figures_at
+from merganser.limits import read_yaml
 from merganser.report.comparison import Comparison
 from merganser.report.formats import PARQUET
 from merganser.report.origin import FILE, Origin
 from merganser.report.sections import changes, origin
 from merganser.tasks import stages
 from merganser.tasks.report import PAGE, write_report
-from merganser.tasks.stages import REPORT, SCORES, SUMMARY
+from merganser.tasks.stages import PUBLISHED, REPORT, SCORES, SUMMARY
 
 # Of a report by a version that had all numbers in metrics.json, what has another form now; dvc.lock fixes its bytes.
 OTHER_FORM = {PAGE, "confusions.csv", "entries", "plots"}
 _CHANGES = re.compile(r'<section id="changes">.*?</section>', re.S)
-
-
-class ReportKind(StrEnum):
-    """Kinds of differences of a report."""
-
-    DIFFERS = "report differs"
 
 
 def check_report(lineage: Lineage) -> Iterator[Finding]:
@@ -35,14 +35,11 @@ def check_report(lineage: Lineage) -> Iterator[Finding]:
     another run are in no input and are not compared. The person, time and machine come from origin.json, which
     dvc.lock fixes.
     """
-    for step in lineage.steps.values():
-        if any(item.path == str(REPORT) for item in step.outputs):
-            is_earlier = all(item.path != str(SCORES) for item in step.outputs)
-            for name in _differing(is_earlier):
-                message = (
-                    f"differs from the report that its inputs give; `merganser run --force {step.stage}` recreates it"
-                )
-                yield Finding(ReportKind.DIFFERS, str(name), message, (step.stage,))
+    for step in steps_writing(lineage, REPORT):
+        is_earlier = all(item.path != str(SCORES) for item in step.outputs)
+        message = f"differs from the report that its inputs give; `merganser run --force {step.stage}` recreates it"
+        for name in _differing(is_earlier):
+            yield Finding(DifferenceKind.REPORT, str(name), message, (step.stage,))
 
 
 def _origin() -> Origin | None:
@@ -82,3 +79,30 @@ def _content(path: Path) -> str | bytes:
     if path.name != PAGE:
         return path.read_bytes()
     return " ".join(_CHANGES.sub("", path.read_text(encoding="utf-8")).split())
+
+
+def check_papers(lineage: Lineage) -> Iterator[Finding]:
+    """Find papers' files that changed since the stage `publish` ran, and now give other figures.
+
+    Runs in a Merganser project's folder. The stage reads the file that `use` wrote, which a user may edit; no stage
+    reads the papers' files.
+    """
+    for step in steps_writing(lineage, PUBLISHED):
+        commit = step.execution.commit if step.execution else None
+        changed = (git_if_any(Path(), "diff", "--name-only", commit or "HEAD", "--", str(PAPERS)) or "").split("\n")
+        new = (git_if_any(Path(), "ls-files", "--others", "--", str(PAPERS)) or "").split("\n")
+        if (files := sorted(filter(None, {*changed, *new}))) and (why := _other_figures()):
+            message = f"{some(files)} changed since {step.stage} ran: {why}; take it back, or `merganser use` again"
+            yield Finding(DifferenceKind.PAPERS, str(PAPERS), message, (step.stage,))
+
+
+def _other_figures() -> str | None:
+    """Return why papers' files do not give the figures here; None if they do, or if there are none."""
+    params = load_params()
+    path = Path(params.published.source) if params.published else None
+    try:
+        if path and (figures := figures_at(Path(), path)) is not None and figures != read_yaml(path):
+            return f"{path}, which the report shows, was written from other figures"
+    except InputError as error:
+        return str(error)
+    return None

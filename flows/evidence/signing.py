@@ -8,7 +8,6 @@ can check without Merganser.
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from dvcfleet.record.ledger import LEDGER, LEDGERS
 from dvcfleet.repository import STATE_FOLDER, opened
 from dvcfleet.terminal.secrets import masked
 from merganser.errors import MALFORMED, InputError
+from merganser.flows.evidence.findings import DifferenceKind
 from merganser.limits import parse_json, read_small
 from merganser.outputs import fresh_folder
 from merganser.tasks.stages import MERGED, REPORT
@@ -143,13 +143,6 @@ RECORDED = (
 )
 
 
-class SignatureKind(StrEnum):
-    """Kinds of differences from a signed state."""
-
-    SIGNATURE = "signature"
-    SIGNED = "changed since it was signed"
-
-
 @dataclass(frozen=True)
 class _Signed:
     """A statement: the file of its envelope, the files that it covers, and the stages that made them."""
@@ -200,7 +193,7 @@ def check_signatures(
         merges = _merges(lineage)
         findings = [fault for signed in _to_sign(lineage, merges) for fault in _check_statement(signed, key, known)]
         if model_key:
-            changed = {stage for fault in findings if fault.kind is SignatureKind.SIGNED for stage in fault.stages}
+            changed = {stage for fault in findings if fault.kind is DifferenceKind.SIGNED for stage in fault.stages}
             same = {entry: step for entry, step in merges.items() if step.stage not in changed}
             findings += _check_models(same, model_key, known)
     models = f"{len(merges)} by model-signing too" if model_key else "none by model-signing"
@@ -233,7 +226,7 @@ def _check_statement(signed: _Signed, key: "PublicKey", known: Collection[str]) 
     try:
         noted = _noted(signed.envelope, key)
     except InputError as error:
-        yield Finding(SignatureKind.SIGNATURE, str(signed.envelope), str(error), stages)
+        yield Finding(DifferenceKind.SIGNATURE, str(signed.envelope), str(error), stages)
         return
     now = signed.digests()
     changed = [name for name in sorted(noted.keys() | now.keys()) if noted.get(name) != now.get(name)]
@@ -241,7 +234,7 @@ def _check_statement(signed: _Signed, key: "PublicKey", known: Collection[str]) 
         message = (
             f"{signed.envelope} lists other files or sha256; if you know why, `merganser lineage sign` signs again"
         )
-        yield Finding(SignatureKind.SIGNED, some(changed), message, stages)
+        yield Finding(DifferenceKind.SIGNED, some(changed), message, stages)
 
 
 def _noted(envelope: Path, key: "PublicKey") -> dict[str, str]:
@@ -309,4 +302,4 @@ def _check_models(merges: Mapping[str, LineageStep], key: "PublicKey", known: Co
         else:
             continue
         if not any(Path(name).is_relative_to(MERGED / entry) for name in known):
-            yield Finding(SignatureKind.SIGNATURE, str(path), message, (step.stage,))
+            yield Finding(DifferenceKind.SIGNATURE, str(path), message, (step.stage,))

@@ -172,10 +172,7 @@ def _beyond(row: Compared) -> str:
 
 
 def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], Path | None]]:
-    """Yield each report's place, its params.yaml and its figures: folders first, newest run first.
-
-    A folder's params.yaml may have changed since; dvc.lock has the one of the report.
-    """
+    """Yield each report's place, params.yaml and figures: folders first, by dvc.lock, then the newest run."""
     with opened(root) as repo:
         for folder in (root.resolve(), *comparisons_sharing_cache(repo)):
             if all((folder / name).is_file() for name in KEPT):
@@ -188,10 +185,13 @@ def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], Path | None]]
 
 def _suite_of(params: Mapping[str, Any]) -> str | None:
     """Return the suite of a comparison's figures, and whether it is the searched one; None if it has no figures."""
-    source = (params.get("published") or {}).get("source")
-    if not source:
+    published = params.get("published")
+    source = published.get("source") if isinstance(published, dict) else None
+    if not isinstance(source, str):
         return None
-    searched = any(str(each.get("reads", "")).startswith(SEARCHED) for each in params.get("methods", {}).values())
+    methods = params.get("methods")  # of any form: `dvc exp save` checks nothing
+    entries = methods.values() if isinstance(methods, dict) else ()
+    searched = any(isinstance(each, dict) and str(each.get("reads", "")).startswith(SEARCHED) for each in entries)
     return Path(source).parent.name + (" --grids" if searched else "")
 
 

@@ -22,11 +22,10 @@ from dvcfleet.repository import opened, state_folder
 from dvcfleet.terminal.secrets import masked
 from merganser.tasks.tracking import follow_artifacts
 
-PORT = 4280
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  # as when its terminal is closed
 
 
-def serve_pages(repo: Path, port: int = PORT, browser: bool = False) -> None:
+def serve_pages(repo: Path, port: int, browser: bool) -> None:
     """Start the pages of a repository, print their addresses, and stop all of them on Ctrl-C, SIGTERM or SIGHUP.
 
     If `port` is in use, the start page takes a free one. If PREFECT_API_URL or a remote MLFLOW_TRACKING_URI is set,

@@ -75,10 +75,7 @@ def copy_ledger(root: Path, folder: Path) -> None:
 
 
 def link_sources(root: Path, folder: Path) -> Iterator[Path]:
-    """Link the comparison's inputs that git does not bring: models and data in folders of their own.
-
-    Pointer files are copied, since a run writes commits into them.
-    """
+    """Link inputs that git does not bring, and copy pointer files, which runs write into; yield the links."""
     if not (folder / PARAMS).is_file():
         return
     with opened(folder) as repo:

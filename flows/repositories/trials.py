@@ -43,10 +43,7 @@ class Wish:
 
 
 def changed(content: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
-    """Return the params.yaml of a trial, with `trial`: each changed key with its old and new value.
-
-    Raises InputError for an unknown key, entry or task.
-    """
+    """Return a trial's params.yaml, with old and new values under `trial`; raise InputError for an unknown name."""
     new: dict[str, Any] = json.loads(json.dumps(content))  # a copy, whose values may be replaced
     before: dict[str, Any] = {}
     for text in wish.settings:

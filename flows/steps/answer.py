@@ -40,10 +40,7 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
 
 
 def read_numbers() -> dict[str, Any]:
-    """Return the current folder's numbers by entry; empty if there are none.
-
-    Earlier versions wrote metrics.json.
-    """
+    """Return the current folder's numbers by entry, as metrics.json in earlier versions; empty if there are none."""
     table = read_json(SCORES) or read_json(SUMMARY) or {}
     return table if _is_table(table) else {}
 
@@ -97,8 +94,8 @@ def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
         say(line)
     for line in changed_lines(kept_metrics(Path(STATE_FOLDER)), read_numbers()):
         say(line)
-    for row in read_worse_scores(Path()):
-        say(worse_line(row["entry"], row["column"], *(float(row[name]) for name in ("before", "after", "p"))))
+    for line in _worse_lines(Path()):
+        say(line)
     original = comparison_of_trial(Path.cwd())
     if original is not None:
         for line in trial_lines(original, Path.cwd()):
@@ -141,6 +138,13 @@ def worse_line(entry: str, column: str, before: float, after: float, p: float | 
     return f"worse by more than the sampling error: {fell} (p {p_value(p)})"
 
 
+def _worse_lines(root: Path) -> list[str]:
+    """Return a line about each such score of the last report."""
+    numbers = ("before", "after", "p")
+    rows = read_worse_scores(root)
+    return [worse_line(row["entry"], row["column"], *(float(row[name]) for name in numbers)) for row in rows]
+
+
 def paper_table(root: Path, *, errors: bool) -> str:
     """Return the table of a repository's report as LaTeX; raise InputError if there is none."""
     from merganser.report.rows import latex_table
@@ -176,17 +180,20 @@ def markdown_lines(root: Path) -> Iterator[str]:
     yield from _markdown(
         ["entry", "method", "mean score", "% of individual", "% memory per task", "data"],
         [
-            [row["entry"], row["method"], _score(row), _hundredths(row["normalised_score"]), *_kept_and_had(row, data)]
+            [
+                row["entry"],
+                row["method"],
+                _score(row),
+                _hundredths(row["normalised_score"]),
+                _percent(row["amr"]),
+                row["data"],
+            ]
             for row in sorted(results, key=lambda row: -float(row["mean"]))
         ],
     )
     yield from ["", *_chart([(row["entry"], 100 * float(row["mean"])) for row in results])]
-    worse = read_worse_scores(root)
-    if worse:
-        yield from ["", "### Worse scores", ""]
-        for row in worse:
-            numbers = [float(row[name]) for name in ("before", "after", "p")]
-            yield f"- {worse_line(row['entry'], row['column'], *numbers)}"
+    if worse := _worse_lines(root):
+        yield from ["", "### Worse scores", "", *(f"- {line}" for line in worse)]
 
 
 CHARTED = 20  # entries
@@ -201,10 +208,6 @@ def _chart(means: Sequence[tuple[str, float]]) -> Iterator[str]:
     yield f'    y-axis "mean, times 100" {low} --> 100'
     yield f"    bar [{', '.join(f'{mean:.1f}' for _, mean in best)}]"
     yield "```"
-
-
-def _kept_and_had(row: Row, data: Mapping[str, str]) -> tuple[str, str]:
-    return _percent(row["amr"]), data[row["entry"]]
 
 
 def _hundredths(value: str) -> str:

@@ -58,10 +58,7 @@ def declared_devices(params: Path) -> Devices:
 
 
 def refuse_without_gpu(params: Path, gpus: Mapping[str, int]) -> None:
-    """Raise InputError for a stage that is declared for a GPU but asks for none.
-
-    `gpus`: the number that each stage to run asks for.
-    """
+    """Raise InputError for a stage declared for a GPU that asks for none; `gpus`: how many each stage asks for."""
     devices = declared_devices(params)
     for stage, count in gpus.items():
         if devices.of(stage) == "cuda" and not count:

@@ -25,10 +25,7 @@ _MOST_NAMES = 10
 
 
 def follow_declared(repo: Repo, lock_files: LockFiles, say: Callable[[str], None]) -> None:
-    """Restore the entries of stages that are declared again; remove those that no longer are, and say which.
-
-    An output that was edited, or that DVC's cache lacks, stays and is named.
-    """
+    """Restore entries declared again; remove and name those no longer declared, unless edited or not in the cache."""
     kept = state_folder(repo) / FOLDER / NAME
     _put_back(repo, lock_files, kept)
     orphans = [orphan for orphan in find_orphans(repo) if orphan.lock_file == _lock_file(repo)]

@@ -192,10 +192,7 @@ def update(root: Path, keep: Collection[str] = ()) -> list[str]:
 
 
 def renew(repo: Repo, keep: Collection[str] | None = None) -> Iterator[str]:
-    """Update a repository with a held lock to the installed code, if it is a comparison; say what changes.
-
-    Raises InputError if dvc.yaml was edited since a version wrote it.
-    """
+    """Update a locked comparison to the installed code; say what changes. Raises InputError for an edited dvc.yaml."""
     root = Path(repo.root_dir)
     now = updated_record(root, keep)
     if now is None:
@@ -217,7 +214,8 @@ def renew(repo: Repo, keep: Collection[str] | None = None) -> Iterator[str]:
         with replacing(root / DVC_YAML) as out:
             out.write(text.encode())
     _renew_schema(root)
-    _write(root, now)
+    with replacing(root / RECORD) as out:
+        out.write(record_text(now).encode())
     forget_index(repo)
     yield from _said(before, now)
 
@@ -249,11 +247,6 @@ def predicted_code() -> dict[str, str] | None:
     except InputError:
         return None
     return {f"{CODE}/{name}": text for name, text in class_texts.items()}
-
-
-def _write(root: Path, record: Code) -> None:
-    with replacing(root / RECORD) as out:
-        out.write(record_text(record).encode())
 
 
 def _said(before: Code, now: Code) -> Iterator[str]:

@@ -36,10 +36,7 @@ def keep_lock_file(repo: Repo, params: Path) -> None:
 
 
 def restore_lock_file(repo: Repo, params: Path) -> None:
-    """Restore the saved dvc.lock entries of this params.yaml's stages; leave the entries of other stages.
-
-    Those belong to the previous comparison: with them `merganser run` finds the outputs to remove.
-    """
+    """Restore the saved dvc.lock entries of this params.yaml; others stay, for a run to find the outputs to remove."""
     from dvc.exceptions import DvcException
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc.utils.serialize import load_yaml

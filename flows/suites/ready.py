@@ -42,15 +42,14 @@ from merganser.sources.pointers import RepoType
 
 EXAMPLES, DVC_YAML = Path("examples"), "dvc.yaml"
 IGNORED = EXAMPLES / ".dvcignore"
+# What git ignores in a clone: the outputs of the examples' stages.
+_MADE_BY_RUNS = shutil.ignore_patterns("__pycache__", "datasets", "hub", "ratings", "dvc.lock")
 ROW = ("", "suite", "family", "tasks", "entries", "GPU", "download")
 MOST_TASKS = 8  # that are named in a row
 
 
 class SuiteCost(Strict):
-    """The expected cost of a suite: `about` in its file.
-
-    `download`: how much, in words; `gpu`: whether it is needed, saves days, or does not help.
-    """
+    """The expected cost of a suite: `about` in its file. `gpu`: whether it is needed, saves days, or does not help."""
 
     title: Text
     download: Text
@@ -82,17 +81,12 @@ def suite_row(suite: SuiteListing) -> tuple[str, ...]:
 
 
 def list_suites(root: Path) -> list[SuiteListing]:
-    """Read all suites, each as by `describe_suite`."""
-    here = _content(root / PARAMS)
-    return [_listing(root, name, here) for name in suite_names(root)]
-
-
-def describe_suite(root: Path, name: str) -> SuiteListing:
-    """Read a suite, and tell whether the root's params.yaml, or its grids, are the same.
+    """Read all suites, and tell for each whether the root's params.yaml, or its grids, are the same.
 
     Checks names, keys and types; `load_suite` also applies the methods' own checks of values.
     """
-    return _listing(root, name, _content(root / PARAMS))
+    here = _content(root / PARAMS)
+    return [_listing(root, name, here) for name in suite_names(root)]
 
 
 def _listing(root: Path, name: str, here: Any) -> SuiteListing:
@@ -166,10 +160,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
 
 
 def write_pointers(root: Path, params: Params) -> None:
-    """Write the pointer files of a params.yaml from the table of pointers; keep existing ones.
-
-    An existing file may be pinned or edited; a line says so if it differs from the table.
-    """
+    """Write missing pointer files from the table of pointers; name existing ones, maybe edited, that differ from it."""
     table = pointers(root)
     for path in (path for path in sources_of(params) if path in table):
         if not (root / path).exists():
@@ -179,10 +170,7 @@ def write_pointers(root: Path, params: Params) -> None:
 
 
 def write_figures(root: Path, params: Params) -> None:
-    """Write the file of published figures of a params.yaml from the papers' files; keep an existing one.
-
-    An existing file may be edited; a line says so if it differs from the papers' files.
-    """
+    """Write the file of published figures if it is missing; name an existing one, maybe edited, that differs."""
     path = Path(params.published.source) if params.published else None
     if path is None or (figures := figures_at(root, path)) is None:
         return
@@ -236,10 +224,7 @@ def check_name(root: Path, name: str) -> None:
 
 
 def examples_of(params: Params, root: Path) -> list[Path]:
-    """List what makes the examples that a params.yaml reads: their folders, and their stages' inputs elsewhere.
-
-    `root`: the folder that has them.
-    """
+    """List what makes the examples that a params.yaml reads: folders in `root`, and their stages' inputs elsewhere."""
     waiting = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
     files = set[Path]()
     while waiting:
@@ -263,15 +248,9 @@ def bring_examples(root: Path, params: Params) -> None:
         if (root / path).exists():
             continue
         if (shipped() / path).is_dir():
-            shutil.copytree(shipped() / path, root / path, ignore=_made_by_runs)
+            shutil.copytree(shipped() / path, root / path, ignore=_MADE_BY_RUNS)
         elif (shipped() / path).is_file():
             shutil.copyfile(shipped() / path, root / path)
-
-
-def _made_by_runs(folder: str, names: list[str]) -> set[str]:
-    """Leave out what git ignores in a clone: the outputs of the examples' stages."""
-    made = {"__pycache__", "datasets", "hub", "ratings", "dvc.lock"} & set(names)
-    return made
 
 
 def ignore_unused_examples(root: Path) -> None:

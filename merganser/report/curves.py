@@ -1,7 +1,4 @@
-"""Plots of curves: an entry's scores over a parameter's values, and measures over the depth of the network.
-
-Depth plots have one panel per kind of layer, and one line per measure.
-"""
+"""Plots of curves: scores over a parameter's values, and measures over the depth, with a panel per kind of layer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +12,6 @@ from merganser.report.formats import ONCE, panels, written
 from merganser.report.plots import COLOURS, INK, MUTED, canvas, log_scale, one_legend, to_svg
 from merganser.report.scores import MeanScore
 
-MEAN = "mean"
 WIDE = 20  # times the smallest value, beyond which values stand on a logarithmic axis
 NEAR = 0.055  # of an axis's length, below which two labels would touch
 RELATIVE = "% of the individual models"  # on an axis
@@ -59,13 +55,13 @@ class Curve:
         """Yield the lines of a table: each value's mean, then its score on each task."""
         for point in self.points:
             about = [self.name, self.method, self.parameter, point.shown]
-            yield [*about, MEAN, point.score, point.stderr]
+            yield [*about, "mean", point.mean, point.error]
             for task, score in point.by_task.items():
                 yield [*about, task, score["value"], score["stderr"]]
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return all numbers as plain data."""
-        return [{"value": p.value, "score": p.score, "stderr": p.stderr, "tasks": p.by_task} for p in self.points]
+        return [{"value": p.value, "score": p.mean, "stderr": p.error, "tasks": p.by_task} for p in self.points]
 
 
 def is_number(value: Any) -> bool:
@@ -76,11 +72,11 @@ def is_number(value: Any) -> bool:
 def against_values(curve: Curve, ylabel: str) -> str:
     """Plot the mean score over a parameter's values with a band of one standard error, and each task as a thin line."""
     figure, axes = canvas(5.2, 3.4)
-    places, means = curve.places, [100 * point.score for point in curve.points]
+    places, means = curve.places, [100 * point.mean for point in curve.points]
     for task in curve.tasks:
         heights = [100 * point.by_task[task]["value"] for point in curve.points]
         axes.plot(places, heights, color=MUTED, linewidth=0.6, marker="o", markersize=1.5, label="one task")
-    errors = [100 * (point.stderr or 0) for point in curve.points]
+    errors = [100 * (point.error or 0) for point in curve.points]
     low, high = ([m + sign * e for m, e in zip(means, errors, strict=True)] for sign in (-1, 1))
     axes.fill_between(places, low, high, color=COLOURS["single"], alpha=0.2, linewidth=0)
     axes.plot(places, means, color=COLOURS["single"], linewidth=1.9, marker="o", markersize=4, label="mean over tasks")

@@ -1,7 +1,4 @@
-"""Formats of the report: numbers, names, CSV and Parquet tables, MathML, the order of layers, and memory budgets.
-
-Scores are named after their metric, or `score` if the tasks' metrics differ.
-"""
+"""Formats of the report: numbers, names, CSV and Parquet tables, MathML, the order of layers, and memory budgets."""
 
 import csv
 import json

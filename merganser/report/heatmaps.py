@@ -1,7 +1,4 @@
-"""Grids of numbers as shaded cells: one colour with varying opacity, so that they follow the page's theme.
-
-The shades cover the grid's own range, which a key above it gives.
-"""
+"""Grids of numbers as cells shaded over the grid's own range: one colour by opacity, which follows the page's theme."""
 
 import re
 from collections.abc import Sequence

@@ -13,10 +13,9 @@ from merganser.evaluation.examples import Results, read_results
 from merganser.measures.scores import LEVEL, rank_value
 from merganser.measures.significance import Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.report.formats import Tables
-from merganser.report.rows import Row, in_league, leagues
-from merganser.report.run_scores import Files, FindFile, PairedScore, files_in, score_files
+from merganser.report.rows import MEAN, Row, in_league, leagues
+from merganser.report.run_scores import FindFile, PairedScore, files_in, read_score
 
-MEAN = "mean"
 MANY = 100  # entries
 
 
@@ -134,59 +133,6 @@ def _with_tasks(verdicts: list[Verdict], others: Sequence[Row], best: Row) -> li
 UNSEEN = "measures/unseen"  # scores and examples' results on tasks without a model
 
 
-@dataclass(frozen=True)
-class MeasuredTasks:
-    """Tasks that two runs measured, and each run's files; `unseen`: they have no model."""
-
-    tasks: Sequence[str]
-    first: Files
-    second: Files
-    unseen: bool = False
-
-    @property
-    def mean(self) -> str:
-        """Return the column of their mean."""
-        return "unseen" if self.unseen else MEAN
-
-    def column(self, task: str) -> str:
-        """Return a task's column, named as in `results.csv`."""
-        return f"unseen_{task}" if self.unseen else task
-
-
-def compare_runs(entries: Sequence[str], measured: Sequence[MeasuredTasks]) -> list[PairedScore]:
-    """Compare entries on tasks that both runs measured, each entry's mean before its tasks."""
-    lines = [line for entry in entries for each in measured for line in _lines(entry, each)]
-    corrected = iter(holm(np.array([line.p for line in lines if line.p is not None])).tolist())
-    return [each if each.p is None else replace(each, p=next(corrected)) for each in lines]
-
-
-def _lines(entry: str, measured: MeasuredTasks) -> list[PairedScore]:
-    """Compare an entry on tasks of one kind, mean first; p is not corrected yet."""
-    pairs: list[Pairs | None] = []
-    own: list[PairedScore] = []
-    for task in measured.tasks:
-        runs = (measured.first, measured.second)
-        scores = [run.metric(entry, task) for run in runs]
-        if not all("value" in each for each in scores) or scores[0]["metric"] != scores[1]["metric"]:
-            continue
-        files = [run.examples(entry, task) for run in runs]
-        results = [read_results(path) for path in files if path]
-        tested = len(results) == len(files) and same_examples(*results)
-        values = [each["value"] for each in scores]
-        pairs.append(compare_models(scores[0]["metric"], results, values) if tested else None)
-        own.append(PairedScore(entry, measured.column(task), values[0], values[1], _p(pairs[-1])))
-    if not own:
-        return []
-    means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]
-    known = [each for each in pairs if each is not None]
-    whole = mean_of_tasks(known) if len(known) == len(pairs) else None
-    return [PairedScore(entry, measured.mean, means[0], means[1], _p(whole)), *own]
-
-
-def _p(pairs: Pairs | None) -> float | None:
-    return None if pairs is None else float(pairs.p[1, 0])
-
-
 def worse_scores(
     entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], before: Path, after: Path
 ) -> tuple[PairedScore, ...]:
@@ -201,10 +147,39 @@ def worse_scores(
 def compare_scores(
     entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], first: FindFile, second: FindFile
 ) -> list[PairedScore]:
-    """Compare the scores of two runs, on tasks with a model and unseen ones."""
-    held_out = [score_files(find, UNSEEN, UNSEEN) for find in (first, second)]
-    measured = [
-        MeasuredTasks(tasks, score_files(first), score_files(second)),
-        MeasuredTasks(unseen, held_out[0], held_out[1], unseen=True),
-    ]
-    return compare_runs(entries, measured)
+    """Compare the scores of two runs, each entry's mean before its tasks; unseen tasks have no model."""
+    runs, lines = (first, second), list[PairedScore]()
+    for entry in entries:
+        lines += [*_lines(entry, tasks, runs), *_lines(entry, unseen, runs, unseen=True)]
+    corrected = iter(holm(np.array([line.p for line in lines if line.p is not None])).tolist())
+    return [each if each.p is None else replace(each, p=next(corrected)) for each in lines]
+
+
+def _lines(
+    entry: str, tasks: Sequence[str], runs: tuple[FindFile, FindFile], *, unseen: bool = False
+) -> list[PairedScore]:
+    """Compare an entry on tasks of one kind, mean first, with columns as in `results.csv`; p is not corrected yet."""
+    metrics, examples = (UNSEEN, UNSEEN) if unseen else ("metrics", "examples")
+    mean, prefix = ("unseen", "unseen_") if unseen else (MEAN, "")
+    pairs: list[Pairs | None] = []
+    own: list[PairedScore] = []
+    for task in tasks:
+        scores = [read_score(find, entry, task, metrics) for find in runs]
+        if not all("value" in each for each in scores) or scores[0]["metric"] != scores[1]["metric"]:
+            continue
+        files = [find(f"{examples}/{entry}/{task}.safetensors") for find in runs]
+        results = [read_results(path) for path in files if path]
+        tested = len(results) == len(files) and same_examples(*results)
+        values = [each["value"] for each in scores]
+        pairs.append(compare_models(scores[0]["metric"], results, values) if tested else None)
+        own.append(PairedScore(entry, prefix + task, values[0], values[1], _p(pairs[-1])))
+    if not own:
+        return []
+    means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]
+    known = [each for each in pairs if each is not None]
+    whole = mean_of_tasks(known) if len(known) == len(pairs) else None
+    return [PairedScore(entry, mean, means[0], means[1], _p(whole)), *own]
+
+
+def _p(pairs: Pairs | None) -> float | None:
+    return None if pairs is None else float(pairs.p[1, 0])

@@ -1,8 +1,4 @@
-"""The rows of the result table, one per entry, by family with the best first; and the report's table in LaTeX.
-
-The LaTeX table uses booktabs: families as groups, the best bold, entries within its error underlined. It is made of the
-report's own tables, `results.csv`, `significance.csv` and `plots/scores.csv`: a dictionary per line.
-"""
+"""The rows of the result table, by family with the best first; and the report's own tables as one in LaTeX."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

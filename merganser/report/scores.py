@@ -1,6 +1,6 @@
 """Scores and measures of a comparison, read from the stages' files: of each entry on each task, and of its merge."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +20,11 @@ from merganser.report.formats import by_depth
 INDIVIDUAL = "individual"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MeanScore:
-    """The scores of one merge of a study on each task, and their mean."""
+    """The scores of one merge on each task, and their mean."""
 
-    by_task: Mapping[str, Score]
+    by_task: Mapping[str, Score]  # in the order of params.yaml
 
     @property
     def tasks(self) -> list[str]:
@@ -32,21 +32,20 @@ class MeanScore:
         return list(self.by_task)
 
     @property
-    def score(self) -> float:
-        """Return the mean over the tasks, a fraction."""
+    def mean(self) -> float:
+        """Return the mean of the tasks' values, a fraction."""
         return sum(values_of(self.by_task).values()) / len(self.by_task)
 
     @property
-    def stderr(self) -> float | None:
+    def error(self) -> float | None:
         """Return the standard error of the mean; None if a task's is not known."""
         return error_of_mean(errors_of(self.by_task))
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(MeanScore):
     """One entry's results. Values and rates are fractions; relative ones need an entry of method `individual`."""
 
-    by_task: Mapping[str, Score]  # in the order of params.yaml
     profile: Mapping[str, Any]  # of the merge: wall_s, cpu_s, peak_rss_bytes, amr, ...
     normalised: float | None = None
     normalised_error: float | None = None  # the standard error, the individual models' scores taken as they are
@@ -79,11 +78,6 @@ class Scores:
         return {task: score["metric"] for task, score in self.by_task.items()}
 
     @property
-    def mean(self) -> float:
-        """Return the mean of the tasks' values."""
-        return sum(self.values.values()) / len(self.by_task)
-
-    @property
     def known(self) -> float | None:
         """Return the mean over the tasks with known task labels, for an entry with a router; None for others."""
         return self._mean_of("known")
@@ -102,11 +96,6 @@ class Scores:
         """Return the standard deviation over the seeds of the mean over the tasks; None for one seed."""
         return spread_of(self.by_task)
 
-    @property
-    def error(self) -> float | None:
-        """Return the standard error of the mean; None if a task's is not known."""
-        return error_of_mean(errors_of(self.by_task))
-
 
 def spread_of(scores: Mapping[str, Score]) -> float | None:
     """Return the standard deviation over the seeds of the mean over the tasks."""
@@ -124,19 +113,14 @@ def errors_of(scores: Mapping[str, Score]) -> dict[str, float | None]:
     return {task: score["stderr"] for task, score in scores.items()}
 
 
-def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, Score]:
-    """Read an entry's score on each measured task, in their order; raise InputError if one is missing."""
-    return {task: cast(Score, read_json(metrics / entry / f"{task}.json")) for task in params.measured}
-
-
-def read_unseen(params: Params, entry: str, unseen: Path) -> dict[str, Score]:
-    """Read an entry's score on each unseen task, in their order; raise InputError if one is missing."""
-    return {task: cast(Score, read_json(unseen / entry / f"{task}.json")) for task in params.unseen}
+def read_metrics(tasks: Iterable[str], folder: Path) -> dict[str, Score]:
+    """Read an entry's score on each task, in their order; raise InputError if one is missing."""
+    return {task: cast(Score, read_json(folder / f"{task}.json")) for task in tasks}
 
 
 def read_scores(params: Params, metrics: Path, profiles: Path, unseen: Path | None = None) -> dict[str, Scores]:
     """Read every declared entry's results, in the order of params.yaml; `unseen`: the folder of unseen tasks."""
-    measured = {entry: read_metrics(params, entry, metrics) for entry in params.methods}
+    measured = {entry: read_metrics(params.measured, metrics / entry) for entry in params.methods}
     values = {entry: values_of(by_task) for entry, by_task in measured.items()}
     reference = individual_values(params, values)
     return {
@@ -146,7 +130,7 @@ def read_scores(params: Params, metrics: Path, profiles: Path, unseen: Path | No
             normalised=normalised_score(by_task, reference) if reference else None,
             normalised_error=error_of_mean(errors_of(measured[entry]), reference) if reference else None,
             drop_rate=score_drop_rate(by_task, reference) if reference else None,
-            unseen=read_unseen(params, entry, unseen) if unseen else {},
+            unseen=read_metrics(params.unseen, unseen / entry) if unseen else {},
         )
         for entry, by_task in values.items()
     }

@@ -292,6 +292,12 @@ def test_a_time_in_another_form_is_refused(text: str) -> None:
         time_before(text)
 
 
+@pytest.mark.parametrize("text", ["1000000d", "99999999999999d"])
+def test_a_time_before_all_dates_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=f"--keep: {text} is before the year 1"):
+        time_before(text)
+
+
 def test_a_time_is_hours_days_or_weeks() -> None:
     assert [time_before(text) for text in ("12h", "30d", "8w")] == [
         timedelta(hours=12),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import merganser
 from dvcfleet.lineage.steps import Finding
+from merganser.flows.evidence.findings import DifferenceKind
 from merganser.flows.evidence.own_code import own_code
-from merganser.flows.evidence.report_audit import ReportKind
 from merganser.flows.steps.updating import new_record
 from merganser.tasks.code_record import RECORD, Digest, record_text
 
@@ -17,7 +17,7 @@ def test_what_another_version_computes_alike_is_compared_and_the_rest_is_named(t
     for name in ("merganser", "tasks"):
         source = Path(merganser.__file__).parents[1] / name
         shutil.copytree(source, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    differs = Finding(ReportKind.DIFFERS, "report/index.html", "differs from the report that its inputs give")
+    differs = Finding(DifferenceKind.REPORT, "report/index.html", "differs from the report that its inputs give")
     with chdir(tmp_path):
         assert own_code().compared("the report", lambda: [differs]) == [differs]
         (tmp_path / "tasks/stray.py").write_text("")
@@ -33,7 +33,7 @@ def test_what_another_version_computes_alike_is_compared_and_the_rest_is_named(t
 
 
 def test_of_a_comparison_its_record_of_code_says_what_differs(tmp_path: Path) -> None:
-    differs = Finding(ReportKind.DIFFERS, "report/index.html", "differs from the report that its inputs give")
+    differs = Finding(DifferenceKind.REPORT, "report/index.html", "differs from the report that its inputs give")
     (tmp_path / RECORD).parent.mkdir()
     record = new_record()
     with chdir(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.lineage.steps import Artifact, Lineage, LineageStep
-from merganser.flows.evidence.published_audit import check_papers
+from merganser.flows.evidence.report_audit import check_papers
 from merganser.flows.suites.files import suite_text
 from merganser.flows.suites.published import PAPERS
 from merganser.flows.suites.ready import load_suite, write_figures

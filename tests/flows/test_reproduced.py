@@ -116,6 +116,23 @@ def test_a_report_is_the_suites_that_it_was_made_by_when_another_is_in_use(root:
     assert {each.suite: len(each.rows) for each in read_all(root).suites} == {"here": 3, "gone": 1}
 
 
+@pytest.mark.parametrize(
+    ("damage", "suites"),
+    [
+        ({"published": "a text"}, ["gone"]),
+        ({"published": {"source": ["a list"]}}, ["gone"]),
+        ({"methods": None}, ["here", "gone"]),
+        ({"methods": ["ties"]}, ["here", "gone"]),
+        ({"methods": {"ties": None}}, ["here", "gone"]),
+    ],
+)
+def test_choices_of_another_form_end_nothing(root: Path, damage: dict[str, object], suites: list[str]) -> None:
+    lock = yaml.safe_load((root / "dvc.lock").read_text())
+    lock["stages"]["report"]["params"]["params.yaml"] |= damage
+    (root / "dvc.lock").write_text(yaml.safe_dump(lock))
+    assert [suite.suite for suite in read_all(root).suites] == suites
+
+
 def test_papers_are_added_up_over_the_suites(root: Path) -> None:
     every = read_all(root)
     assert [astuple(tally) for tally in every.papers] == [("DRM", 4, 3, 1, 0), ("DTS", 1, 0, 0, 1)]

@@ -311,7 +311,7 @@ def test_the_password_of_an_encrypted_key_is_asked_for(
     subprocess.run(["openssl", "pkey", *plain, "-aes256", "-passout", "pass:open", "-out", str(locked)], check=True)
     monkeypatch.setattr("merganser.flows.evidence.keys.getpass", lambda prompt: "open")
     key = PrivateKey(locked)
-    assert key.signs_models
+    assert key.is_for_models
     sign(signed.path, key, key)
     assert found(signed, keys, key="ec") == []
     monkeypatch.setattr("merganser.flows.evidence.keys.getpass", lambda prompt: "wrong")
@@ -326,4 +326,4 @@ def test_what_is_no_key_is_refused_with_how_to_make_one(keys: Path, tmp_path: Pa
         PrivateKey(keys / "ec.pub")
     with pytest.raises(InputError, match="No such file"):
         PrivateKey(tmp_path / "none.pem")
-    assert not PrivateKey(keys / "ed.pem").signs_models
+    assert not PrivateKey(keys / "ed.pem").is_for_models

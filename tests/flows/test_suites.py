@@ -39,8 +39,9 @@ from merganser.flows.suites.published import figures_of, suites_with_figures
 from merganser.flows.suites.ready import (
     EXAMPLES,
     IGNORED,
-    describe_suite,
+    SuiteListing,
     ignore_unused_examples,
+    list_suites,
     load_suite,
     sources_of,
     use,
@@ -84,18 +85,22 @@ def used(name: str, text: str) -> str:
     return f"# From suites/{name}.yaml, by `merganser use {name}`: docs/params.md.\n\n{text}"
 
 
+def listed(root: Path, name: str) -> SuiteListing:
+    """Return a suite as the list of all has it."""
+    return next(suite for suite in list_suites(root) if suite.name == name)
+
+
 def test_suites_are_listed_with_family_tasks_and_entries(root: Path) -> None:
     assert suite_names(root) == ["one", "two"]
-    listed = {name: describe_suite(root, name) for name in suite_names(root)}
-    assert {name: suite.in_use for name, suite in listed.items()} == {"one": True, "two": False}
-    assert listed["two"].family == "open_clip"
-    assert listed["two"].tasks == ("dark", "light")
-    assert listed["two"].entries == tuple(yaml.safe_load(OTHER)["methods"])
+    assert {suite.name: suite.in_use for suite in list_suites(root)} == {"one": True, "two": False}
+    assert listed(root, "two").family == "open_clip"
+    assert listed(root, "two").tasks == ("dark", "light")
+    assert listed(root, "two").entries == tuple(yaml.safe_load(OTHER)["methods"])
 
 
 def test_a_broken_suite_is_listed_with_its_mistake_and_not_put_in_place(root: Path) -> None:
     (root / "suites/two.yaml").write_text(OTHER.replace("seed: 1", "seed: one"))
-    assert "seed: " in describe_suite(root, "two").mistake
+    assert "seed: " in listed(root, "two").mistake
     for text, mistake in (("seed: one", "seed: "), ("density: 5.0", r"methods\.ties\.density")):
         (root / "suites/two.yaml").write_text(OTHER.replace("density: 0.5" if "density" in text else "seed: 1", text))
         with pytest.raises(InputError, match=mistake):
@@ -121,7 +126,7 @@ def test_what_a_suite_leaves_out_is_written_into_the_file_in_use_which_stays_the
     )
     assert yaml.safe_load((root / "params.yaml").read_text()) == yaml.safe_load(TINY)
     assert "seed" not in (root / "suites/two.yaml").read_text()
-    assert describe_suite(root, "two").in_use
+    assert listed(root, "two").in_use
     use(root, "one")
     assert (root / "params.yaml").read_text() == used("one", TINY)
 
@@ -179,7 +184,7 @@ grids: {methods: {base: {method: base, reads: deltas}, individual: {method: indi
     assert found["evaluation"] == tiny["evaluation"] | {"batch_size": 7}
     assert found["tasks"] == tiny["tasks"]
     assert not {"studies", "joints", "learned", "about", "extends"} & found.keys()
-    assert describe_suite(root, "mine").title == "Mine"
+    assert listed(root, "mine").title == "Mine"
     use(root, "mine", grids=True)
     assert list(load_params(root / "params.yaml").methods) == ["base", "individual"]
     with pytest.raises(InputError, match=r"suites/one\.yaml has no grids"):
@@ -229,7 +234,7 @@ def test_a_params_yaml_that_extends_a_suite_is_told_where_that_is_completed(root
 )
 def test_a_mistake_in_what_a_suite_takes_is_named(root: Path, text: str, message: str) -> None:
     (root / "suites/mine.yaml").write_text(text)
-    assert message in describe_suite(root, "mine").mistake
+    assert message in listed(root, "mine").mistake
 
 
 HARD = {
@@ -524,7 +529,7 @@ def test_the_image_suite_is_in_place_from_the_start() -> None:
     assert here == suite
     for section in ("tasks", "methods"):
         assert list(here[section]) == list(suite[section])
-    assert describe_suite(ROOT, "image").in_use
+    assert listed(ROOT, "image").in_use
 
 
 @cache

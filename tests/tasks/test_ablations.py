@@ -128,7 +128,7 @@ def test_the_report_tests_each_step_against_the_whole_and_the_one_above(made: Pa
     for step, other in ((1, 0), (2, 1)):
         compared = tsv.steps[step].above
         assert compared is not None
-        assert compared.difference == pytest.approx(tsv.steps[step].score - tsv.steps[other].score)
+        assert compared.difference == pytest.approx(tsv.steps[step].mean - tsv.steps[other].mean)
     corrected = [step.whole.corrected for step in tsv.steps[1:] if step.whole]
     assert corrected == holm(np.array([step.whole.p for step in tsv.steps[1:] if step.whole])).tolist()
     write_sections(tmp_path, comparison, "study_ablations")

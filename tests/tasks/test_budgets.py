@@ -102,10 +102,10 @@ def test_the_report_tests_each_entry_against_the_best_of_its_budget(made: Path, 
     members = matched.budgets[0.3]
     best = [one for one in members.values() if one.is_best]
     assert len(best) == 1
-    assert best[0].fitted.score == max(one.fitted.score for one in members.values())
+    assert best[0].fitted.mean == max(one.fitted.mean for one in members.values())
     others = [one for one in members.values() if not one.is_best]
     assert [one.corrected for one in others] == holm(np.array([one.p for one in others])).tolist()
-    assert all(one.difference == pytest.approx(one.fitted.score - best[0].fitted.score) for one in others)
+    assert all(one.difference == pytest.approx(one.fitted.mean - best[0].fitted.mean) for one in others)
     assert ("emr" in matched.budgets[0.02]) == (found(made, "emr", "fixed")["amr"] <= 0.02)
     assert matched.too_small[0.02, "byom_lora"].startswith("k: ")
     rows = list(csv.DictReader((tmp_path / "plots/study_budgets.csv").open()))

@@ -112,7 +112,7 @@ def test_a_task_without_data_is_merged_and_in_no_score(folder: Path) -> None:
     params = load_params(folder / "params.yaml")
     assert list(params.tasks) == [*TASKS, SPARE]
     assert params.measured == list(TASKS)
-    assert list(read_metrics(params, "individual", folder / "data/metrics")) == list(TASKS)
+    assert list(read_metrics(params.measured, folder / "data/metrics/individual")) == list(TASKS)
     assert len(read_results(folder / f"data/examples/individual/{SPARE}.safetensors")) == 0
 
 

@@ -94,7 +94,7 @@ def test_the_report_has_a_curve_of_each_sweep_with_its_sampling_error(made: Path
     assert [point.value for point in scale.points] == scale.places == [0.25, 0.5, 1.0]
     assert ([point.shown for point in joint.points], joint.places) == (["true", "false"], [0, 1])
     errors = [found["stderr"] for found in scores(made, "scale")["0.25"].values()]
-    assert scale.points[0].stderr == pytest.approx(sum(error**2 for error in errors) ** 0.5 / 3)
+    assert scale.points[0].error == pytest.approx(sum(error**2 for error in errors) ** 0.5 / 3)
     write_sections(tmp_path, comparison, "study_sweeps")
     rows = list(csv.DictReader((tmp_path / "plots/study_sweeps.csv").open()))
     assert [row["task"] for row in rows[:4]] == ["mean", *TASKS]

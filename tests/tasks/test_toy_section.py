@@ -108,7 +108,12 @@ def test_the_section_in_contributing_is_one_too(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "taken", "what"), [("lengths.csv", "results.csv", "table"), ('"lengths"', '"memory"', "plot")]
+    ("given", "taken", "what"),
+    [
+        ("lengths.csv", "results.csv", "table"),
+        ("lengths.csv", "plots/scores.csv", "table"),
+        ('"lengths"', '"memory"', "plot"),
+    ],
 )
 def test_a_table_or_plot_of_another_sections_name_is_refused(place: Path, given: str, taken: str, what: str) -> None:
     (place / "toy.py").write_text(MODULE.replace(given, taken).replace("plots.lengths", f"plots[{taken}]"))

@@ -20,10 +20,7 @@ _LONG = re.compile(r"\$\{[^}\n]{1001}")  # DVC takes time by the square of a nam
 
 
 def check_expansion(content: Any, files: Sequence[Any], name: str) -> None:
-    """Raise InputError if a dvc.yaml expands to more stages or text than any comparison needs.
-
-    `files`: the content of the files that `vars` name.
-    """
+    """Raise InputError if a dvc.yaml expands to too many stages or too much text; `files`: what its `vars` read."""
     sections = content if isinstance(content, dict) else {}
     if _LONG.search(str(sections)):
         raise InputError(f"{name}: a variable's name, or what follows `${{`, has more than 1,000 letters")

@@ -9,26 +9,19 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
 from dvcfleet.lineage.steps import Finding
 from merganser.errors import MALFORMED
 from merganser.flows.evidence.archive.files import why_elsewhere, why_refused
+from merganser.flows.evidence.findings import DifferenceKind
 
 BUNDLE, FILES, OBJECTS, SUMS = "code.bundle", "files/", "objects/", "SHA256SUMS"
 _END = bytes(2 * tarfile.BLOCKSIZE)
 _CHUNK = 1 << 20
 _OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}(\.dir)?")
 _ABOUT = "# an archive of merganser's; `sha256sum -c` checks its files; sha256 of the lines below: "
-
-
-class ArchiveKind(StrEnum):
-    """Kinds of differences between an archive and the bytes that were written."""
-
-    DAMAGED = "archive damaged"
-    REFUSED = "archive refused"
 
 
 def write_archive(file: BinaryIO, members: Mapping[str, Path]) -> None:
@@ -53,10 +46,7 @@ def check_form(path: Path) -> list[Finding]:
 
 
 def read_members(path: Path) -> Iterator[tuple[str, int, bool, BinaryIO]]:
-    """Yield each member's name, size, executable flag and an open file, without SHA256SUMS.
-
-    The archive must have passed `check_form`.
-    """
+    """Yield name, size, executable flag and an open file of each member but SHA256SUMS; call `check_form` before."""
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
             if member.name != SUMS:
@@ -97,7 +87,7 @@ class _Reader:
 
     def _member(self, member: tarfile.TarInfo) -> Iterator[Finding]:
         if why := _refused(member):
-            yield Finding(ArchiveKind.REFUSED, member.name, f"{why}; nothing of this archive is restored")
+            yield Finding(DifferenceKind.ARCHIVE_REFUSED, member.name, f"{why}; nothing of this archive is restored")
         elif member.name in self._digests:
             yield self._damaged(member.name, "it is there twice")
         elif self._at(member.offset, member.offset_data - member.offset) != _header(
@@ -133,7 +123,7 @@ class _Reader:
         return self._file.read(size)
 
     def _damaged(self, name: str, message: str) -> Finding:
-        return Finding(ArchiveKind.DAMAGED, name, message)
+        return Finding(DifferenceKind.ARCHIVE_DAMAGED, name, message)
 
 
 def _refused(member: tarfile.TarInfo) -> str:

@@ -33,10 +33,7 @@ CACHE = ".dvc/cache/files/md5/"
 
 
 def restore(path: Path, folder: Path) -> list[str]:
-    """Restore an archive into a new folder, completely or not at all; return what to tell the user.
-
-    Raises InputError if the archive is not as it was written, or would write elsewhere.
-    """
+    """Restore an archive, whole or not at all; return what to tell the user. Raises InputError if it was changed."""
     if findings := check_archive(path):
         more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
         raise InputError(f"{path}: not restored: {findings[0]}{more}")
@@ -151,10 +148,7 @@ def _place_of(name: str, folder: Path) -> Path:
 
 
 def _put_into_place(folder: Path) -> list[str]:
-    """Have DVC check out all outputs from the cache; return the DVC settings that were left out.
-
-    Raises InputError for anything that would read or write elsewhere.
-    """
+    """Check out all outputs; return the DVC settings left out. Raises InputError for anything that leads elsewhere."""
     refuse_other_projects(folder)
     dropped = keep_harmless_settings(folder)
     check_dvc_files(folder, files_of_dvc(folder))

@@ -30,6 +30,7 @@ from merganser.flows.evidence.archive.files import check_dvc_files, refuse_other
 from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, write_archive
 from merganser.flows.evidence.archive.mlflow_store import leave_machine
 from merganser.flows.evidence.archive.stages import BRANCH, WORKSPACE, check_stages_inside, check_tree
+from merganser.flows.evidence.findings import steps_writing
 from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_below
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES
@@ -84,12 +85,11 @@ def archive(root: Path, out: Path, data: bool) -> list[str]:
 
 def outputs_kept(lineage: Lineage) -> Iterator[Artifact]:
     """Yield the outputs in every archive: the report and its inputs."""
-    for step in lineage.steps.values():
-        if any(item.path == str(REPORT) for item in step.outputs):
-            yield from step.outputs
-            for item in step.inputs:
-                made = (output for name in item.made_by for output in lineage.steps[name].outputs)
-                yield from (output for output in made if overlap(output.path, item.path))
+    for step in steps_writing(lineage, REPORT):
+        yield from step.outputs
+        for item in step.inputs:
+            made = (output for name in item.made_by for output in lineage.steps[name].outputs)
+            yield from (output for output in made if overlap(output.path, item.path))
 
 
 def _add_files(content: _Content, repo: Repo, lineage: Lineage, data: bool) -> None:

@@ -168,10 +168,6 @@ class RunDiff:
         """Return the scores that fell by more than the sampling error."""
         return [line for line in self.scores if line.is_worse]
 
-    def lineage(self, targets: Sequence[Sequence[str]] = ()) -> LineageDiff:
-        """Compare the lineages of one target, of two targets, or of all results."""
-        return compare_lineages(*self._runs, targets)
-
     def as_json(self) -> dict[str, Any]:
         """Return both runs side by side as plain data with stable keys."""
         sides = {"parameters": self.parameters, "code": self.code, "environment": self.environment}
@@ -199,7 +195,8 @@ def diff_lineages(path: Path, first: str, second: str, of: str | None) -> Lineag
     with opened(path) as repo:
         targets = _targets(repo, folder, first, second, of)
         names = (WORKSPACE, WORKSPACE) if len(targets) == 2 else (first, second)
-        difference = RunDiff(*(read_run(repo, name, here) for name in names)).lineage(targets)
+        before, after = (read_run(repo, name, here) for name in names)
+        difference = compare_lineages(before, after, targets)
     if not difference.of:
         raise InputError(f"{of or first}: no result that both have; `merganser lineage show` takes the same names")
     return replace(difference, first=first, second=second)

@@ -16,10 +16,10 @@ from dvcfleet.disk import write_durably
 from dvcfleet.repository import STATE_FOLDER, is_writable, opened
 from merganser.errors import InputError
 from merganser.flows.evidence.kept_runs import SavedRun, saved_runs
-from merganser.flows.evidence.runs.diff import RunDiff
+from merganser.flows.evidence.runs.diff import RunDiff, compare_lineages
 from merganser.flows.evidence.runs.run import Run, read_run
 from merganser.measures.scores import error_of_mean
-from merganser.report.run_scores import PairedScore, score_files
+from merganser.report.run_scores import PairedScore, read_score
 
 FILE = Path(STATE_FOLDER, "history.jsonl")
 
@@ -70,22 +70,20 @@ def _kept(root: Path) -> Iterator[SavedPoint]:
 
 
 def _point(saved: SavedRun, run: Run, before: Run | None) -> SavedPoint:
-    diff = RunDiff(before, run) if before else None
     return SavedPoint(
         run=run.name,
         commit=saved.commit,
         saved=saved.saved.isoformat(),
         scores=dict(_means(run)),
-        changed=tuple(diff.lineage().in_words(reached=True)) if diff else (),
-        worse=tuple(diff.worse) if diff else (),
+        changed=tuple(compare_lineages(before, run).in_words(reached=True)) if before else (),
+        worse=tuple(RunDiff(before, run).worse) if before else (),
     )
 
 
 def _means(run: Run) -> Iterator[tuple[str, tuple[float, float | None]]]:
     """Return each entry's mean over the tasks with scores."""
-    files = score_files(run.in_data)
     for entry in run.params.get("methods") or ():
-        scores_read = {task: files.metric(entry, task) for task in run.params.get("tasks") or ()}
+        scores_read = {task: read_score(run.in_data, entry, task) for task in run.params.get("tasks") or ()}
         scores = {task: score for task, score in scores_read.items() if "value" in score}
         if scores:
             mean = sum(score["value"] for score in scores.values()) / len(scores)

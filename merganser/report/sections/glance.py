@@ -208,10 +208,7 @@ def _in_points(axes: Axes, data: Sequence[tuple[float, float]], scale: float) ->
 
 
 def _draw_front(axes: Axes, rows: Sequence[Row], costs: Sequence[float]) -> list[tuple[float, float]]:
-    """Plot the Pareto front as the best score at each cost, and a ring around each entry on it.
-
-    Returns the corners of its line.
-    """
+    """Plot the Pareto front as the best score at each cost, and a ring around each entry; return its line's corners."""
     cost = {row.entry: value for row, value in zip(rows, costs, strict=True)}
     best_first = front(rows, costs)
     if not best_first:

@@ -1,7 +1,4 @@
-"""Scores on the validation data over the scaling, for searches over several scalings.
-
-A search merges all tasks by each candidate: there is a curve for each task, and for their mean.
-"""
+"""Scores of a search's candidates on the validation data over the scaling: of each task, and their mean."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

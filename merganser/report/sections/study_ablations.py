@@ -68,7 +68,7 @@ class Ablated:
             about = [self.name, self.method, step.name, settings(step.changed), settings(step.chosen), step.tried]
             compared = [list(each or [None] * len(StepDifference._fields)) for each in (step.whole, step.above)]
             scores = [step.by_task[task]["value"] for task in self.tasks]
-            yield [*about, step.score, step.stderr, *compared[0], *compared[1], *scores]
+            yield [*about, step.mean, step.error, *compared[0], *compared[1], *scores]
 
     @property
     def header(self) -> list[str]:
@@ -136,9 +136,9 @@ def by_step(ablated: Ablated, wording: Wording) -> str:
     """Plot each step's mean score as a bar with one standard error, the complete entry's as a line, a dot per task."""
     steps = ablated.steps
     figure, axes = canvas(5.2, 0.9 + 0.3 * len(steps))
-    places, means = range(len(steps)), [100 * step.score for step in steps]
+    places, means = range(len(steps)), [100 * step.mean for step in steps]
     axes.barh(places, means, 0.66, color=COLOURS["single"], alpha=0.5)
-    errors = [100 * (step.stderr or 0) for step in steps]
+    errors = [100 * (step.error or 0) for step in steps]
     axes.errorbar(means, places, xerr=errors, fmt="none", ecolor=INK, elinewidth=1)
     for place, step in zip(places, steps, strict=True):
         values = [100 * step.by_task[task]["value"] for task in ablated.tasks]

@@ -54,7 +54,7 @@ class BudgetRow:
         fitted = self.fitted
         about = {"entry": fitted.entry, "method": fitted.method, "fitted": dict(fitted.values), "amr": fitted.amr}
         compared = {"difference": self.difference, "p": self.p, "corrected": self.corrected}
-        return about | {"score": fitted.score, "stderr": fitted.stderr, **compared, "tasks": dict(fitted.by_task)}
+        return about | {"score": fitted.mean, "stderr": fitted.error, **compared, "tasks": dict(fitted.by_task)}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Matched:
         for budget, members in self.budgets.items():
             for entry, one in members.items():
                 fitted = one.fitted
-                about = [budget, entry, fitted.method, settings(fitted.values), fitted.amr, fitted.score, fitted.stderr]
+                about = [budget, entry, fitted.method, settings(fitted.values), fitted.amr, fitted.mean, fitted.error]
                 scores = [score["value"] for score in fitted.by_task.values()]
                 yield [*about, one.difference, one.p, one.corrected, *scores]
 
@@ -128,12 +128,12 @@ def _compared(fits: Sequence[Fitted]) -> dict[str, BudgetRow]:
     metrics = {task: score["metric"] for task, score in fits[0].by_task.items()}
     models = {task: [read_results(one.results[task]) for one in fits] for task in metrics}
     pairs = mean_of_tasks([compare_models(metrics[task], models[task]) for task in metrics])
-    best = max(range(len(fits)), key=lambda number: rank_value(fits[number].score))
+    best = max(range(len(fits)), key=lambda number: rank_value(fits[number].mean))
     others = [number for number in range(len(fits)) if number != best]
     p = pairs.p[others, [best] * len(others)]
     corrected = dict(zip(others, zip(p.tolist(), holm(p).tolist(), strict=True), strict=True))
     return {
-        one.entry: BudgetRow(one, one.score - fits[best].score, *corrected.get(number, (None, None)))
+        one.entry: BudgetRow(one, one.mean - fits[best].mean, *corrected.get(number, (None, None)))
         for number, one in enumerate(fits)
     }
 
@@ -144,7 +144,7 @@ def plots(matched: Matched, wording: Wording) -> dict[str, str]:
     for index, (entry, points) in enumerate(matched.curves.items()):
         row, column = divmod(index, len(PALETTE))
         colour, style, dot = PALETTE[column], LINES[row % len(LINES)], MARKERS[row % len(MARKERS)]
-        places, means = [100 * point.amr for point in points], [100 * point.score for point in points]
+        places, means = [100 * point.amr for point in points], [100 * point.mean for point in points]
         axes.plot(places, means, color=colour, linestyle=style, linewidth=1.5, marker=dot, markersize=3.5, label=entry)
     log_scale(axes, "x", [*matched.budgets, *(point.amr for points in matched.curves.values() for point in points)])
     axes.set_xticks([100 * budget for budget in matched.budgets], [f"{100 * budget:g}" for budget in matched.budgets])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from scipy.stats import ttest_rel
 from merganser.config.params import Params
 from merganser.config.points import SCORES, Points
 from merganser.evaluation.scoring import Score
-from merganser.measures.scores import normalised_score
+from merganser.measures.scores import LEVEL, normalised_score
+from merganser.measures.significance import ROUNDING
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.curves import RELATIVE
@@ -21,8 +23,6 @@ from merganser.report.plots import LINES, PALETTE, canvas, to_svg
 from merganser.report.scores import individual_values, values_of
 from merganser.report.sections import Section
 
-ROUNDING = 1e-9  # of scores: differences closer than that are the same
-LEVEL = 0.05  # p-values below are marked
 DODGE = 0.09  # between the entries' dots of one size, in tasks
 
 
@@ -150,28 +150,27 @@ def _means(scores: Mapping[str, Score], individual: Mapping[str, float] | None) 
 
 def summarise(points: Sequence[SubsetScore]) -> list[Summary]:
     """Return each entry's mean and spread at each size, and tests of the first entry against each other one."""
-    values: dict[tuple[str, int], list[float]] = {}
-    by_task: dict[tuple[str, int], list[float]] = {}
-    unseen: dict[tuple[str, int], list[float]] = {}
+    of_size: dict[tuple[str, int], list[SubsetScore]] = {}
     for point in points:
-        values.setdefault((point.entry, point.tasks), []).append(point.value)
-        by_task.setdefault((point.entry, point.tasks), []).extend(point.by_task)
-        if point.unseen is not None:
-            unseen.setdefault((point.entry, point.tasks), []).append(point.unseen)
-    first = points[0].entry if points else ""
-    return [
-        Summary(
-            entry=entry,
-            tasks=size,
-            subsets=len(values_of_size),
-            mean=sum(values_of_size) / len(values_of_size),
-            deviation=float(np.std(values_of_size, ddof=1)) if len(values_of_size) > 1 else None,
-            unseen=fmean(unseen[entry, size]) if (entry, size) in unseen else None,
-            p=paired_p_value(values[first, size], values_of_size) if entry != first else None,
-            p_over_tasks=paired_p_value(by_task[first, size], by_task[entry, size]) if entry != first else None,
-        )
-        for (entry, size), values_of_size in values.items()
-    ]
+        of_size.setdefault((point.entry, point.tasks), []).append(point)
+    return [_summary(own, of_size[points[0].entry, size]) for (_, size), own in of_size.items()]
+
+
+def _summary(own: Sequence[SubsetScore], first: Sequence[SubsetScore]) -> Summary:
+    """Summarise an entry's subsets of one size; `first`: those of the study's first entry, in the same order."""
+    values, first_values = ([point.value for point in points] for points in (own, first))
+    by_task, first_by_task = (list(chain.from_iterable(point.by_task for point in points)) for points in (own, first))
+    unseen = [point.unseen for point in own if point.unseen is not None]
+    return Summary(
+        entry=own[0].entry,
+        tasks=own[0].tasks,
+        subsets=len(own),
+        mean=sum(values) / len(values),
+        deviation=float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        unseen=fmean(unseen) if unseen else None,
+        p=None if own is first else paired_p_value(first_values, values),
+        p_over_tasks=None if own is first else paired_p_value(first_by_task, by_task),
+    )
 
 
 def paired_p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
@@ -188,10 +187,7 @@ def paired_p_value(first: Sequence[float], other: Sequence[float]) -> float | No
 def tables(study: SubsetResults) -> Tables:
     """Return every subset, and every size."""
     lines = [[*p[:2], "+".join(p.subset), *p[3:-1]] for p in study.points]
-    return {
-        TABLE: (HEADER, lines),
-        "plots/study_sizes.csv": (Summary._fields, study.summaries),
-    }
+    return {TABLE: (HEADER, lines), "plots/study_sizes.csv": (Summary._fields, study.summaries)}
 
 
 def plots(study: SubsetResults, wording: Wording) -> dict[str, str]:

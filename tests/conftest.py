@@ -40,8 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     logging.getLogger().addHandler(logging.NullHandler())
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["OMP_WAIT_POLICY"] = "passive"
-    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
-        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in (signal.SIGQUIT, signal.SIGHUP):  # the second one under nohup
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if is_worker(config):

@@ -15,7 +15,7 @@ MERGES = '''    def leave_one_out(self, name: str) -> dict[str, Point]:
         entry, tasks = self.params.studies.leave_one_out[name], sorted(self.params.tasks)
         rest = {left: tuple(task for task in tasks if task != left) for left in tasks}
         where = f"studies.leave_one_out.{name}"
-        return {left: self._studied(where, entry, tasks=rest[left], others=(left,)) for left in tasks}
+        return {left: self._point(where, entry, tasks=rest[left], others=(left,)) for left in tasks}
 
 '''
 LISTED = "        yield from (self.leave_one_out(name).values() for name in studies.leave_one_out)\n"

@@ -163,8 +163,8 @@ def evaluate(
     where `heads`, patterns of names, are read from it.
 
     `name`: whose part of a merge with parts per task is measured; the task's if it is named. The rest is what
-    params.yaml has under `evaluation`: `split` ("test"), `batch_size` (32), `device` ("cpu") and `precision`
-    ("float32") if it is not given there either.
+    params.yaml has under `evaluation`: `split` ("test"), `batch_size` (64, or 32 without a params.yaml), `device`
+    ("cpu") and `precision` ("float32") if it is not given there either.
 
     Returns `metric`, its `value`, the `count` of examples, the sampling error `stderr` of the value (None for one
     example) and `device`; of a merge that routes its inputs also `known`, the value with the task's label, and

@@ -70,6 +70,7 @@ def test_dask_workers_that_declare_more_gpus_than_they_see_are_refused() -> None
         ("GPU-ab,GPU-cd", ("GPU-ab", "GPU-cd")),
         ("3,-1,5", ("3",)),
         ("3,,5", ("3",)),
+        ("3,5,3", ()),
     ],
 )
 def test_a_process_sees_the_gpus_that_cuda_sees(

@@ -16,8 +16,9 @@ def gpus_here() -> tuple[str, ...]:
     """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of the machine."""
     named = os.environ.get(GPUS_VARIABLE)
     if named is not None:
-        # CUDA ignores what follows a name of none.
-        return tuple(takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, named.split(","))))
+        # CUDA ignores what follows a name of none, and all of a list that names one twice.
+        gpus = tuple(takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, named.split(","))))
+        return gpus if len(set(gpus)) == len(gpus) else ()
     try:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False

@@ -1,6 +1,7 @@
 """What golden comparisons say of code that changed: the same bytes, others, or nothing."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,18 @@ from merganser.tasks.code_record import Digest
 from merganser.tasks.stage import FOUND_BY_NAME
 from tests.tiny import ROOT
 from tools import golden
-from tools.equivalence import Evidence, alike, gather, named, params_in, unknown, used_by, verdict, write_table
+from tools.equivalence import (
+    Evidence,
+    alike,
+    gather,
+    named,
+    params_in,
+    refuse_unnoted,
+    unknown,
+    used_by,
+    verdict,
+    write_table,
+)
 
 
 def write(folder: Path, value: float, fingerprint: str, seconds: float) -> None:
@@ -103,3 +115,12 @@ def test_each_family_kind_and_method_has_a_golden_comparison(tmp_path: Path) -> 
 def test_the_table_has_all_of_the_code() -> None:
     code = CodeTree(ROOT)
     assert unknown(named(code), code) == []
+
+
+def test_a_commit_whose_table_lacks_its_own_code_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "merganser", tmp_path / "merganser", ignore=shutil.ignore_patterns("__pycache__"))
+    refuse_unnoted(CodeTree(tmp_path), "HEAD~1")
+    merge = tmp_path / "merganser/tasks/merge.py"
+    merge.write_text(f"{merge.read_text()}\nTIMES = 2\n")
+    with pytest.raises(SystemExit, match=r"HEAD~1: .*lacks its own code; name the last commit that notes all"):
+        refuse_unnoted(CodeTree(tmp_path), "HEAD~1")

@@ -91,6 +91,7 @@ def decide(folder: Path, since: str, names: Mapping[str, tuple[str, ...]]) -> No
     """
     code, old, new = CodeTree(ROOT), folder / "old", folder / "new"
     check_out(since, old)
+    refuse_unnoted(CodeTree(old), since)
     copy(new)
     pairs = {
         comparison: begin(comparison, folder) for comparison in golden.MAKERS if params_in(old, comparison).is_file()
@@ -111,6 +112,13 @@ def decide(folder: Path, since: str, names: Mapping[str, tuple[str, ...]]) -> No
     write_table(ROOT, code, names, known, found)
     for name in filter(changed.__contains__, names):
         print(verdict(name, evidence_of(name, found)))
+
+
+def refuse_unnoted(code: CodeTree, since: str) -> None:
+    """Exit where an earlier commit's own code is not in its table: equal code would begin new classes."""
+    unnoted = set(unknown({file: (module,) for file, module in modules(code).items()}, code)) - NOT_COMPARED
+    if unnoted:
+        raise SystemExit(f"{since}: {CLASSES} lacks its own code; name the last commit that notes all by --since")
 
 
 def verdict(name: str, found: Evidence) -> str:

@@ -97,7 +97,7 @@ def check_papers(lineage: Lineage) -> Iterator[Finding]:
 
 
 def _other_figures() -> str | None:
-    """Return why papers' files do not give the figures here; None if they do, or if there are none."""
+    """Return how the report's published figures differ from the papers' files; None if they agree, or without any."""
     params = load_params()
     path = Path(params.published.source) if params.published else None
     try:

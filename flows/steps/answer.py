@@ -40,7 +40,7 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
 
 
 def read_numbers() -> dict[str, Any]:
-    """Return the current folder's numbers by entry, as metrics.json in earlier versions; empty if there are none."""
+    """Return each entry's scores from the folder's report, or from an earlier version's metrics.json; else {}."""
     table = read_json(SCORES) or read_json(SUMMARY) or {}
     return table if _is_table(table) else {}
 

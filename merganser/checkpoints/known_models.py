@@ -1,4 +1,4 @@
-"""What the installed transformers knows of a model by its `config.json`; no code that came with a model is run.
+"""The installed transformers' knowledge of a model, by its `config.json`. A model's own code never runs.
 
 The tables say which parameters are one tensor under two names, by `_tied_weights_keys` of its model classes, without
 the prefix of a model in a larger one. `tests/checkpoints/test_ties.py` compares them with the installed classes.

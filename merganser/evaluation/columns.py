@@ -161,7 +161,7 @@ def _strange(rows: Any, known: Collection[Any]) -> list[Any]:
 
 
 def class_outputs(logits: Any, masked: Collection[int]) -> Any:
-    """Select the outputs (B, C) that are classes; `masked`: the numbers of those that are none."""
+    """Return logits without the masked outputs, (B, C); `masked`: the numbers of outputs that stand for no class."""
     return logits[:, [number for number in range(logits.shape[1]) if number not in masked]]
 
 

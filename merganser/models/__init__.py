@@ -286,7 +286,7 @@ def defined(outputs: Tensor) -> Tensor:
 def _checking(logits: Callable[[Inputs], Tensor], outputs: int | None, family: str) -> Callable[[Inputs], Tensor]:
     """Return a network's `logits` that raises InputError for scores that are not finite, or of another head's shape.
 
-    `outputs`: of the task's own head; None where it is not built with one.
+    `outputs`: the size of the task's own head; None for a network built without one.
     """
 
     def checked(inputs: Inputs) -> Tensor:

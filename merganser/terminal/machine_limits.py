@@ -73,5 +73,5 @@ def _text(path: Path) -> str:
 
 
 def _number(text: str) -> int:
-    """Parse a limit; return -1 if there is none, which version 2 writes as `max`."""
+    """Parse a control group's limit; return -1 for no limit (`max` in version 2)."""
     return int(text) if text.isdecimal() else -1

@@ -72,7 +72,8 @@ class ForkServer:
     def stop(self, how: bytes = STOP) -> None:
         """End the server and all its commands, or only itself, and wait for it; a second call does nothing."""
         self.tell_to_stop(how)
-        self._process.wait()
+        # With a limit it looks again and again: a signal that another thread received does not end a system call.
+        self._process.wait(threading.TIMEOUT_MAX)
         assert self._process.stdin
         self._process.stdin.close()
         self._folder.cleanup()
